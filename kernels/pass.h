@@ -384,13 +384,17 @@ struct kn_op_join {
     unsigned kinds;
 };
 
-/* Input of an EAGLE-3 head's first matrix: the target's inner features.  A row that starts from a feature of its own gets
- * zeros: its product is not used. */
+/* Input of an EAGLE-3 head's first matrix: the target's inner features, of which n_norm parts of equal length are each
+ * normalised.  A row that starts from a feature of its own gets zeros: its product is not used. */
+#define KN_MAX_FUSED 3
 struct kn_op_fuse {
     struct kn_rows rows;
     struct kn_features features;
     struct kn_acts out;
     unsigned kinds;
+    int n_norm; /* 0: none */
+    const float *norm[KN_MAX_FUSED];
+    float eps;
 };
 
 /* EAGLE-3: x becomes the row's own feature, if it has one; out = [embedding, x], each normalised, with codes.  With
@@ -406,12 +410,12 @@ struct kn_op_pair {
     unsigned kinds;
 };
 
-/* EAGLE-3: out row i = row row[i] of x, row NULL: row i; logits row i = -infinity, but guessed[k] for token[k]. */
+/* EAGLE-3: out row i = row row[i] of x, row NULL: row i, out NULL: none; logits row i = -infinity, but guessed[k] for token[k]. */
 struct kn_op_spread {
     const float *x;     /* [n_from, d_model] */
     const int32_t *row; /* [n] */
     int n, n_from, d_model;
-    float *out;           /* [n, d_model] */
+    float *out;           /* [n, d_model] or NULL */
     const int32_t *token; /* [n_guess]; NULL: logits are complete */
     const float *guessed; /* [n, n_guess] */
     float *logits;        /* [n, n_vocab] */

@@ -384,6 +384,8 @@ static void join(const struct fields *f, const struct kn_op_join *o)
 static void fuse(const struct fields *f, const struct kn_op_fuse *o)
 {
     features(f, &o->rows, &o->features, 0);
+    for (int i = 0; i < o->n_norm; i++)
+        FIELD(KN_READS, norm[i], o->features.n / o->n_norm);
     acts(f, "out", KN_WRITES, KN_WRITES, &o->out, o->kinds, 0, o->rows.n, o->features.n);
 }
 
@@ -399,7 +401,7 @@ static void pair(const struct fields *f, const struct kn_op_pair *o)
 
 static void spread(const struct fields *f, const struct kn_op_spread *o)
 {
-    for (int i = 0; i < o->n; i++)
+    for (int i = 0; o->out && i < o->n; i++)
         field(f, "x", KN_READS, o->x + listed(o->row, i) * (size_t)o->d_model, (size_t)o->d_model * sizeof *o->x);
     FIELD(KN_READS, row, o->n);
     FIELD(KN_WRITES, out, o->n * o->d_model);

@@ -322,7 +322,7 @@ struct moe_context;
 
 /* Features: hidden states that every row of a pass stores at its KV slot, in the KV format, for a draft head to read.
  * last: the residual stream after the final norm, the output matrix's input.  inner: the residual stream as it enters
- * these layers. */
+ * these layers; n_layer: as it leaves the last one. */
 #define MOE_INNER 3
 struct moe_features {
     bool last;
@@ -370,7 +370,7 @@ void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int
  * long as the slot's key and value. */
 void moe_context_feature(struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
-/* The feature of wanted row i of the last result: its hidden state after the final norm; of an EAGLE-3 head before it. */
+/* The feature of wanted row i of the last result: its hidden state after the final norm; of most EAGLE-3 heads before it. */
 void moe_context_last_feature(struct moe_context *c, int i, float *out /* [d_model] */);
 
 /* States.  A context of a model with recurrent layers (moe_shape.state_bytes over 0) has one state for each sequence:

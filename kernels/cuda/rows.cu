@@ -139,6 +139,8 @@ KN_KERNEL(fuse, THREADS, 2)(const __grid_constant__ struct kn_op_fuse o)
     for (int i = (int)threadIdx.x; r->feature && i < o.features.n; i += THREADS)
         out[i] = 0;
     __syncthreads();
+    for (int i = 0, n = o.n_norm ? o.features.n / o.n_norm : 0; i < o.n_norm; i++)
+        block_rms_norm(out + i * n, o.norm[i], o.eps, n, out + i * n);
     block_code_row(o.out, o.kinds, o.features.n, row);
 }
 
@@ -164,7 +166,7 @@ KN_KERNEL(spread, THREADS, 2)(const __grid_constant__ struct kn_op_spread o)
 {
     size_t i = blockIdx.x, from = (size_t)(o.row ? o.row[i] : (int32_t)i), d = (size_t)o.d_model;
     float *logits = o.logits + i * (size_t)o.n_vocab;
-    for (size_t k = threadIdx.x; k < d; k += THREADS)
+    for (size_t k = threadIdx.x; o.out && k < d; k += THREADS)
         o.out[i * d + k] = o.x[from * d + k];
     if (!o.token)
         return;

@@ -104,6 +104,12 @@ static void put_size(struct moe_folder *d, const char *from, const char *key)
 
 void moe_hf_put_head(struct moe_folder *d)
 {
+    static const struct {
+        const char *from, *key;
+    } flags[] = { { "norm_before_residual", "eagle3.norm_before_residual" },
+                  { "norm_output", "eagle3.norm_output" },
+                  { "fc_norm", "eagle3.fc_norm" },
+                  { "norm_before_fc", "eagle3.norm_before_fc" } };
     const json_t *type;
     size_t i;
     if (!d->family->head || d->err)
@@ -112,10 +118,6 @@ void moe_hf_put_head(struct moe_folder *d)
         refuse(d, "num_hidden_layers", "is not 1");
     if (!flag(d, "use_aux_hidden_state", true))
         refuse(d, "use_aux_hidden_state", "is false: it reads the last layer alone, as EAGLE does");
-    if (flag(d, "fc_norm", false) || flag(d, "norm_before_fc", false))
-        refuse(d, "fc_norm or norm_before_fc", "is true: its features are normalised first, which is not supported");
-    if (flag(d, "norm_output", false))
-        refuse(d, "norm_output", "is true, which is not supported");
     json_array_foreach(find(d, "layer_types"), i, type)
     {
         if (!is_text(type, "full_attention"))
@@ -124,5 +126,6 @@ void moe_hf_put_head(struct moe_folder *d)
     put_layers(d);
     put_size(d, "vocab_size", "eagle3.vocab_size");
     put_size(d, "target_hidden_size", "eagle3.target_hidden_size");
-    moe_put_bool(d, "eagle3.norm_before_residual", flag(d, "norm_before_residual", false));
+    for (i = 0; i < sizeof flags / sizeof *flags; i++)
+        moe_put_bool(d, flags[i].key, flag(d, flags[i].from, false));
 }

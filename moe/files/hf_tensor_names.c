@@ -165,6 +165,10 @@ static const struct {
     enum moe_hf_take take;
 } head_ends[] = {
     { "fc.weight", "fc.weight", AS_IT_IS },
+    { "fc_norm.0.weight", "fc_norm.0.weight", AS_IT_IS },
+    { "fc_norm.1.weight", "fc_norm.1.weight", AS_IT_IS },
+    { "fc_norm.2.weight", "fc_norm.2.weight", AS_IT_IS },
+    { "input_norm.weight", "enc.output_norm.weight", AS_IT_IS },
     { "lm_head.weight", "output.weight", AS_IT_IS },
     { "d2t", "d2t", TOKENS },
     { "t2d", "", NOTHING }, /* the same list, as a flag for each token of the target */

@@ -647,6 +647,12 @@ static int bind_eagle3_ends(struct binder *b)
     int error;
     m->embed = m->target->embed;
     m->head = m->target->head;
+    for (int i = 0; i < d->n_inner_norm; i++) {
+        char name[64];
+        snprintf(name, sizeof name, d->n_inner_norm == 1 ? "enc.output_norm.weight" : "fc_norm.%d.weight", i);
+        if ((error = bind_vector(b, name, 1, MOE_INNER * d->d_model / d->n_inner_norm, false, &m->inner_norm[i])))
+            return error;
+    }
     if ((error = bind_guess(b)) ||
         (error = bind_matrix(b, "fc.weight", d->d_model, d->reads.n_inner * d->d_model, false, &m->fc)) ||
         (error = bind_matrix(b, "token_embd.weight", d->n_vocab, d->d_model, true, &m->embed)) ||

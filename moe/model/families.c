@@ -570,7 +570,9 @@ static int read_head(struct moe_desc *d, const struct keys *k)
     d->reads.last = d->head != MOE_HEAD_EAGLE3;
     if (d->head != MOE_HEAD_EAGLE3)
         return 0;
-    const struct moe_value *v = moe_file_find(k->f, key(k, "extract_layers", buf));
+    const struct moe_value *v = moe_file_find(k->f, key(k, "target_layers", buf)); /* its name in newer files */
+    if (!v)
+        v = moe_file_find(k->f, key(k, "extract_layers", buf));
     if (v && (v->type != MOE_ARRAY || (v->item != MOE_I32 && v->item != MOE_U32) || v->n != MOE_INNER))
         return kn_fail(KN_ECORRUPT, "%s: %s is not three layers", moe_file_path(k->f), buf);
     for (int i = 0; v && i < MOE_INNER; i++) {
@@ -579,9 +581,17 @@ static int read_head(struct moe_desc *d, const struct keys *k)
             return kn_fail(KN_ECORRUPT, "%s: %s must be layers in ascending order", moe_file_path(k->f), buf);
         d->reads.inner[d->reads.n_inner++] = (int)layer;
     }
+    bool norm_each = false, norm_all = false;
     int error = moe_file_int(k->f, key(k, "target_hidden_size", buf), 1, INT32_MAX, &width);
-    if (error < 0 || (error = moe_file_bool(k->f, key(k, "norm_before_residual", buf), &d->norm_first)) < 0)
+    if (error < 0 || (error = moe_file_bool(k->f, key(k, "norm_before_residual", buf), &d->norm_first)) < 0 ||
+        (error = moe_file_bool(k->f, key(k, "norm_output", buf), &d->norm_last)) < 0 ||
+        (error = moe_file_bool(k->f, key(k, "fc_norm", buf), &norm_each)) < 0 ||
+        (error = moe_file_bool(k->f, key(k, "norm_before_fc", buf), &norm_all)) < 0)
         return error;
+    if (norm_each && norm_all)
+        return kn_fail(KN_EUNSUPPORTED, "%s: fc_norm and norm_before_fc: one of them is supported",
+                       moe_file_path(k->f));
+    d->n_inner_norm = norm_each ? MOE_INNER : norm_all;
     if (width != d->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s: a draft head of width %d for a model of width %lld is not supported",
                        moe_file_path(k->f), d->d_model, (long long)width);

@@ -188,7 +188,7 @@ static int check_target(struct moe_model *m)
     if (t && d->d_model != t->d_model)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: its features have %d values, not %d", path, whose,
                        d->d_model, t->d_model);
-    if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] >= t->n_layer)
+    if (t && d->reads.n_inner && d->reads.inner[d->reads.n_inner - 1] > t->n_layer)
         return kn_fail(KN_EUNSUPPORTED, "%s cannot draft for %s: it reads layer %d, but the model has %d layers", path,
                        whose, d->reads.inner[d->reads.n_inner - 1], t->n_layer);
     if (t && d->n_vocab != t->n_vocab)

@@ -81,6 +81,8 @@ struct moe_desc {
     enum moe_head head;
     struct moe_features reads; /* of a head: the target's features that it reads */
     bool norm_first;           /* of EAGLE-3: the residual stream begins with the normalised feature */
+    bool norm_last;            /* of EAGLE-3: later rows start from the hidden state after the final norm */
+    int n_inner_norm;          /* of EAGLE-3: parts of the inner features that have a norm each; 0: none */
     int n_guess;               /* of a head: number of tokens that it can predict */
     bool fused_qkv, fused_ffn; /* the file has Q, K and V in one matrix; gate and up of dense layers */
     bool qkv_bias, o_bias, sinks;
@@ -318,6 +320,7 @@ struct moe_model {
     bool tied;
     bool ahead;                               /* the store has the experts of the MTP layer, too */
     float *feature_norm, *embed_norm;         /* [d_model] norms of the inputs of fc or attention; or NULL */
+    float *inner_norm[MOE_INNER];             /* [n_inner_norm] of EAGLE-3: norms of the inner features */
     float *out_norm_bias, *out_bias;          /* [d_model], [n_vocab], or NULL */
     float *unit_norm;                         /* [d_head] ones: weights of norms that have none; or NULL */
     float *out_norm, *rope_extra, *rope_freq; /* [d_model]; rope_extra: [n_rot / 2] divisors of the frequencies, or

@@ -172,7 +172,8 @@ static void lay_out_head(struct moe_context *c, struct moe_arenas *a, const stru
     if (d->head != MOE_HEAD_EAGLE3)
         return;
     take_acts(c, a, false, &c->inner, kn_act_bit(&c->model->fc), c->opt.max_row, d->reads.n_inner * d->d_model);
-    c->thought = kn_arena_take(&a->device, n_want * (size_t)d->d_model, sizeof(float));
+    if (!d->norm_last)
+        c->thought = kn_arena_take(&a->device, n_want * (size_t)d->d_model, sizeof(float));
     c->guessed = kn_arena_take(&a->device, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
 }
 

@@ -4,7 +4,7 @@
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
  * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for
- * EAGLE-3 before it.  An EAGLE-3 head may predict a part of the vocabulary only: other tokens get the
+ * EAGLE-3 before it unless desc.norm_last.  An EAGLE-3 head may predict a part of the vocabulary only: other tokens get the
  * logit -infinity. */
 #include "moe/pass/pass.h"
 
@@ -67,7 +67,8 @@ static void begin_eagle3(struct moe_context *c)
         fuses |= !c->batch->row[i].from_result;
     if (fuses) {
         kn_enqueue(c->queue, FUSE, fuse, .rows = moe_rows(c), .features = moe_inner_features(c->opt.target),
-                   .out = c->inner, .kinds = kn_act_bit(&m->fc));
+                   .out = c->inner, .kinds = kn_act_bit(&m->fc), .n_norm = m->desc.n_inner_norm,
+                   .norm = { m->inner_norm[0], m->inner_norm[1], m->inner_norm[2] }, .eps = m->desc.eps);
         moe_multiply(c, &c->inner, &m->fc, c->x, c->n_row);
     }
     kn_enqueue(c->queue, PAIR, pair, .rows = moe_rows(c), .embed = m->embed, .x = c->x,

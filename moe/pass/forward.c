@@ -84,7 +84,9 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
 /* Whether the last layer of this pass is computed for all rows: their features are kept, or their experts counted. */
 static bool needs_all_rows(const struct moe_context *c)
 {
-    return c->opt.features.last || c->guess.sight || c->recall.learns;
+    const struct moe_features *f = &c->opt.features;
+    bool reads_end = f->n_inner && f->inner[f->n_inner - 1] == c->model->desc.n_layer;
+    return f->last || reads_end || c->guess.sight || c->recall.learns;
 }
 
 bool moe_drops_rows(const struct moe_context *c, int layer)
@@ -196,6 +198,7 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
             kn_enqueue(c->queue, SCALE, scale, .x = c->x, .by = c->model->layer[layer].scale, .n = c->n_row,
                        .d = d->d_model);
     }
+    moe_keep_inner(c, d->n_layer);
     finish(c);
     moe_listings_leave(c);
     kn_alloc_forbid(false);

@@ -442,11 +442,22 @@ PLAIN(fuse)
         plain_feature(&r, &o->features, o->features.n, out);
         if (o->rows.row[i].feature)
             memset(out, 0, (size_t)o->features.n * sizeof *out);
+        for (int k = 0; k < o->n_norm; k++) {
+            int n = o->features.n / o->n_norm;
+            scalar->rms_norm(out + k * n, o->norm[k], o->eps, n, out + k * n);
+        }
         code_row(&o->out, o->kinds, o->features.n, i);
     }
 }
 
-static void case_fuse(void) { CASE(FUSE, fuse, rows_of_batch(), features(64), acts(N_ROW, 64, 16, Q32), Q32); }
+static void case_fuse(void)
+{
+    for (int n_norm = 0; n_norm <= KN_MAX_FUSED; n_norm++) {
+        used = 0;
+        CASE(FUSE, fuse, rows_of_batch(), features(96), acts(N_ROW, 96, 16, Q32), Q32, n_norm,
+             { n_norm ? floats(96) : NULL, n_norm > 1 ? floats(48) : NULL, n_norm > 2 ? floats(32) : NULL }, 1e-6f);
+    }
+}
 
 PLAIN(pair)
 {
@@ -477,8 +488,9 @@ static void case_pair(void)
 PLAIN(spread)
 {
     for (int i = 0; i < o->n; i++) {
-        memcpy(o->out + i * o->d_model, o->x + (o->row ? o->row[i] : i) * o->d_model,
-               (size_t)o->d_model * sizeof(float));
+        if (o->out)
+            memcpy(o->out + i * o->d_model, o->x + (o->row ? o->row[i] : i) * o->d_model,
+                   (size_t)o->d_model * sizeof(float));
         for (int t = 0; o->token && t < o->n_vocab; t++)
             o->logits[i * o->n_vocab + t] = -INFINITY;
         for (int k = 0; o->token && k < o->n_guess; k++)
@@ -488,9 +500,9 @@ PLAIN(spread)
 
 static void case_spread(void)
 {
-    for (int i = 0; i < 2; i++) {
+    for (int i = 0; i < 3; i++) {
         used = 0;
-        CASE(SPREAD, spread, floats(N_ROW * D), i ? LIST(4, 0, 2) : NULL, 3, N_ROW, D, floats(3 * D),
+        CASE(SPREAD, spread, floats(N_ROW * D), i ? LIST(4, 0, 2) : NULL, 3, N_ROW, D, i < 2 ? floats(3 * D) : NULL,
              i ? LIST(5, 2, 11) : NULL, floats(9), floats(3 * 13), 3, 13);
     }
 }

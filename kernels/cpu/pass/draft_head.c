@@ -45,6 +45,8 @@ static void fuse_row(void *arg, int row, int thread)
         memset(out, 0, (size_t)o->features.n * sizeof *out);
     else
         read_feature(&o->features, r->feature_slot, out);
+    for (int i = 0, n = o->n_norm ? o->features.n / o->n_norm : 0; i < o->n_norm; i++)
+        j->ops->rms_norm(out + i * n, o->norm[i], o->eps, n, out + i * n);
     kn_host_code_row(j->ops, &o->out, o->kinds, o->features.n, row);
 }
 
@@ -78,7 +80,8 @@ static void spread_row(void *arg, int i, int thread)
     const struct kn_op_spread *o = arg;
     size_t d_model = (size_t)o->d_model;
     size_t row = (size_t)(o->row ? o->row[i] : i);
-    memcpy(o->out + (size_t)i * d_model, o->x + row * d_model, d_model * sizeof *o->x);
+    if (o->out)
+        memcpy(o->out + (size_t)i * d_model, o->x + row * d_model, d_model * sizeof *o->x);
     if (!o->token)
         return;
     float *logits = o->logits + (size_t)i * (size_t)o->n_vocab;

@@ -396,8 +396,10 @@ static void what_is_wrong_is_said(void **state)
     (void)state;
     open_target(&p, "qwen3moe_norm", KN_ISA_COUNT - 1);
     head_read(&h, "qwen3moe_norm");
-    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 0 1 3");
-    assert_said(&p, &h, KN_EUNSUPPORTED, "it reads layer 3, but the model has 3 layers");
+    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 0 1 4");
+    assert_said(&p, &h, KN_EUNSUPPORTED, "it reads layer 4, but the model has 3 layers");
+    strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.target_layers arr_i32 3 0 2 1");
+    assert_said(&p, &h, KN_ECORRUPT, "eagle3.target_layers must be layers in ascending order");
     strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 3 1 0 2");
     assert_said(&p, &h, KN_ECORRUPT, "eagle3.extract_layers must be layers in ascending order");
     strcpy(meta_of(&h, "eagle3.extract_layers"), "eagle3.extract_layers arr_i32 2 0 1");
@@ -433,6 +435,8 @@ static void what_is_wrong_with_a_folder_is_said(void **state)
         { "model_type", "\"deepseek_v3\"", "'model_type' of an EAGLE-3 head is not llama", KN_EUNSUPPORTED },
         { "eagle_config", "{\"use_aux_hidden_state\":false}", "it reads the last layer alone", KN_EUNSUPPORTED },
         { "layer_types", "[\"sliding_attention\"]", "is not full_attention", KN_EUNSUPPORTED },
+        { "fc_norm", "true", "tensor fc_norm.0.weight is missing", KN_ECORRUPT },
+        { "eagle_config", "{\"norm_before_fc\":true}", "tensor enc.output_norm.weight is missing", KN_ECORRUPT },
         { "norm_before_residual", "1", "is neither true nor false", KN_EUNSUPPORTED },
         { "eagle_aux_hidden_state_layer_ids", "[1,2]", "does not name three layers", KN_EUNSUPPORTED },
         { "eagle_aux_hidden_state_layer_ids", "[1,2,\"3\"]", "does not name three layers", KN_EUNSUPPORTED },
@@ -515,8 +519,11 @@ int main(void)
         OF(guesses_are_those_of_transformers, "glm4moe"),
         OF(guesses_are_those_of_transformers, "qwen3moe_deep_eagle"),
         OF(guesses_are_those_of_transformers, "qwen3moe_deep_speculators"),
+        OF(guesses_are_those_of_transformers, "qwen3moe_deep_eagle31"),
+        OF(guesses_are_those_of_transformers, "qwen3moe_deep_last"),
         OF(rows_of_both_kinds_share_a_pass, "qwen3moe_norm"),
         OF(rows_of_both_kinds_share_a_pass, "glm4moe"),
+        OF(rows_of_both_kinds_share_a_pass, "qwen3moe_deep_eagle31"),
         OF(every_instruction_set_says_the_same, "qwen3moe_norm"),
         OF(it_guesses_among_the_same_quantised, "qwen3moe_norm"),
         OF(it_guesses_among_the_same_quantised, "qwen3moe_deep_eagle"),
