@@ -511,6 +511,25 @@ static const struct shape gptq_shapes[] = {
     { "model.layers.0.self_attn.q_proj.scales", 2, { 2, 32 }, "F16" },
 };
 
+/* EAGLE-3 heads of d_model 16, by the names of both kinds. */
+static const struct shape head_shapes[] = {
+    { "fc.weight", 2, { 16, 48 }, "BF16" },
+    { "fc_norm.0.weight", 1, { 16 }, "BF16" },
+    { "norm.weight", 1, { 16 }, "BF16" },
+    { "lm_head.weight", 2, { 4, 16 }, "BF16" },
+    { "d2t", 1, { 4 }, "I64" },
+    { "t2d", 1, { 8 }, "BOOL" },
+    { "midlayer.hidden_norm.weight", 1, { 16 }, "BF16" },
+    { "midlayer.self_attn.q_proj.weight", 2, { 16, 32 }, "BF16" },
+    { "midlayer.mlp.up_proj.weight", 2, { 8, 16 }, "BF16" },
+};
+static const struct shape speculator_shapes[] = {
+    { "fc.weight", 2, { 16, 48 }, NULL },
+    { "embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "layers.0.hidden_norm.weight", 1, { 16 }, NULL },
+    { "layers.0.self_attn.k_proj.weight", 2, { 8, 32 }, NULL },
+};
+
 #define SIXTEEN "\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
 
 struct shapes {
@@ -608,13 +627,28 @@ static const struct {
       "\"group_size\":32,\"sym\":false,\"desc_act\":false},",
       bytes_tokenizer,
       { ALL(gptq_shapes) } },
+    { "head",
+      "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,"
+      "\"vocab_size\":8,\"draft_vocab_size\":4,\"fc_norm\":true,"
+      "\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[1,2,3],\"use_aux_hidden_state\":true},",
+      bytes_tokenizer,
+      { ALL(head_shapes) } },
+    { "speculator",
+      "{\"architectures\":[\"Eagle3Speculator\"],\"speculators_model_type\":\"eagle3\",\"norm_before_residual\":true,"
+      "\"transformer_layer_config\":{\"model_type\":\"llama\"," SIXTEEN "\"intermediate_size\":8,\"vocab_size\":8},"
+      "\"eagle_aux_hidden_state_layer_ids\":[2,4,5],",
+      bytes_tokenizer,
+      { ALL(speculator_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
 {
     char text[256], dims[64] = "";
     const char *dtype = s->dtype ? s->dtype : "F32";
-    uint64_t bytes = !strcmp(dtype, "F32") || !strcmp(dtype, "I32") ? 4 : strstr(dtype, "F16") ? 2 : 1;
+    uint64_t bytes = !strcmp(dtype, "F32") || !strcmp(dtype, "I32") ? 4
+                     : !strcmp(dtype, "I64")                        ? 8
+                     : strstr(dtype, "F16")                         ? 2
+                                                                    : 1;
     for (int i = 0; i < s->n_dim; i++) {
         snprintf(dims + strlen(dims), sizeof dims - strlen(dims), "%s%d", i ? "," : "", s->dim[i]);
         bytes *= (uint64_t)s->dim[i];
