@@ -123,6 +123,94 @@ static void a_draft_is_of_the_text_alone(void **state)
     eng_ids_free(&ids);
 }
 
+enum { ECHO_WIDTH = 256 }; /* of the demo model */
+
+static void add_matrix(struct hf_file *f, const char *name, uint64_t n_in, uint64_t n_out, uint64_t ones_from)
+{
+    float *x = calloc(n_in * n_out, sizeof *x);
+    for (uint64_t i = 0; ones_from < n_in && i < n_out; i++)
+        x[i * n_in + ones_from + i] = 1;
+    hf_add(f, name, x, (uint64_t[]){ n_in, n_out }, 2, false);
+    free(x);
+}
+
+/* Adds a tensor of the model, as floats. */
+static void add_of_model(struct hf_file *f, const struct moe_file *model, const char *from, const char *name)
+{
+    const struct moe_tensor *t = moe_file_find_tensor(model, from);
+    enum kn_format format;
+    assert_non_null(t);
+    assert_int_equal(kn_format_from_gguf(t->gguf_type, &format), 0);
+    uint8_t *raw = malloc(t->bytes);
+    float *x = malloc(t->dim[0] * t->dim[1] * sizeof *x);
+    assert_int_equal(moe_file_read(model, t, 0, raw, t->bytes), 0);
+    for (uint64_t i = 0; i < t->dim[1]; i++)
+        kn_row_decode(format, raw + i * (t->bytes / t->dim[1]), (int)t->dim[0], x + i * t->dim[0]);
+    hf_add(f, name, x, t->dim, t->n_dim, false);
+    free(raw);
+    free(x);
+}
+
+/* A head that passes on the last layer's output, and multiplies it as the model does: its drafts repeat the last token. */
+static void write_echo(const char *folder)
+{
+    static const char config[] = "{\"architectures\":[\"LlamaForCausalLMEagle3\"],\"model_type\":\"llama\","
+                                 "\"hidden_size\":256,\"num_attention_heads\":2,\"num_key_value_heads\":1,"
+                                 "\"head_dim\":16,\"intermediate_size\":16,\"num_hidden_layers\":1,"
+                                 "\"vocab_size\":4096,\"draft_vocab_size\":4096,\"rms_norm_eps\":1e-6,"
+                                 "\"eagle_config\":{\"eagle_aux_hidden_state_layer_ids\":[2,3,6]}}";
+    static const struct {
+        const char *name;
+        uint64_t n_in, n_out;
+    } zero[] = { { "midlayer.self_attn.q_proj.weight", 2 * ECHO_WIDTH, 32 },
+                 { "midlayer.self_attn.k_proj.weight", 2 * ECHO_WIDTH, 16 },
+                 { "midlayer.self_attn.v_proj.weight", 2 * ECHO_WIDTH, 16 },
+                 { "midlayer.self_attn.o_proj.weight", 32, ECHO_WIDTH },
+                 { "midlayer.mlp.gate_proj.weight", ECHO_WIDTH, 16 },
+                 { "midlayer.mlp.up_proj.weight", ECHO_WIDTH, 16 },
+                 { "midlayer.mlp.down_proj.weight", 16, ECHO_WIDTH } };
+    static const char *const norm[] = { "midlayer.hidden_norm.weight", "midlayer.input_layernorm.weight",
+                                        "midlayer.post_attention_layernorm.weight", "norm.weight" };
+    struct hf_file f = { 0 };
+    struct moe_file *model;
+    assert_int_equal(moe_file_open(&model, DEMO), 0);
+    for (size_t i = 0; i < sizeof zero / sizeof *zero; i++)
+        add_matrix(&f, zero[i].name, zero[i].n_in, zero[i].n_out, zero[i].n_in);
+    add_matrix(&f, "fc.weight", 3 * ECHO_WIDTH, ECHO_WIDTH, 2 * ECHO_WIDTH);
+    for (size_t i = 0; i < sizeof norm / sizeof *norm; i++)
+        add_of_model(&f, model, "output_norm.weight", norm[i]);
+    add_of_model(&f, model, moe_file_find_tensor(model, "output.weight") ? "output.weight" : "token_embd.weight",
+                 "lm_head.weight");
+    moe_file_close(model);
+    mkdir(folder, 0777);
+    hf_save(folder, "config.json", config, sizeof config - 1);
+    hf_close(&f, folder, "model.safetensors");
+}
+
+/* The features that a head on inner layers gets are those of its row: with another row's its drafts would be others. */
+static void the_features_are_those_of_the_row(void **state)
+{
+    (void)state;
+    one_thread();
+    struct eng_ids ids = { 0 };
+    int32_t text[N_CTX];
+    char draft[128];
+    write_echo(other);
+    snprintf(draft, sizeof draft, "eagle:%s,tree=chain", other);
+    struct eng_engine *e = open_eagle(draft, KN_ISA_COUNT - 1, 33);
+    eng_set_gamma(e, 3);
+    assert_int_equal(eng_tokenize(eng_vocab(e), question, strlen(question), ENG_TEXT_PARSE_SPECIAL, &ids), 0);
+    int n = record(e, &ids, text, 24), n_right = 0, n_all = 0;
+    for (int k = 0; k < n; k++)
+        for (int m = 0; m < pass[k].tree.n; m++, n_all++)
+            n_right += pass[k].tree.token[m] == text[pass[k].n_token - 1];
+    if (n_all < 40 || n_right < 0.95 * n_all)
+        fail_msg("%d of %d drafted tokens repeat the last one", n_right, n_all);
+    eng_close(e);
+    eng_ids_free(&ids);
+    remove_head_folder(other);
+}
+
 /* No node is more probable than its parent. A narrow tree has the most probable nodes of a wide tree. */
 static void the_tree_holds_the_likeliest(void **state)
 {
@@ -394,6 +482,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_drafts_what_the_reference_does),
         cmocka_unit_test(a_draft_is_of_the_text_alone),
+        cmocka_unit_test(the_features_are_those_of_the_row),
         cmocka_unit_test(the_tree_holds_the_likeliest),
         cmocka_unit_test(a_branch_is_a_chain),
         cmocka_unit_test(the_noise_is_known),
