@@ -72,8 +72,14 @@ int kn_iq4_xs_scale(const uint8_t sl[4], uint16_t sh, int i);
 extern uint8_t kn_grid_iq2_xxs[256][8], kn_grid_iq2_xs[512][8], kn_grid_iq2_s[1024][8];
 extern uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
 
-/* The values of the IQ1 formats' points by indices of twelve bits. */
+/* The points of the IQ3 formats with zeros before and after them, so that a load of 16 bytes has its point at any of four
+ * places: number 3 of a window is the point, the others are 0. */
+extern uint32_t kn_window_iq3_xxs[256][8], kn_window_iq3_s[512][8];
+
+/* The values of the IQ1 formats' points by indices of twelve bits; and the same plus KN_IQ1_BIAS, which are not negative. */
+#define KN_IQ1_BIAS 16
 extern int8_t kn_grid_iq1[4096][8];
+extern uint8_t kn_grid_iq1_biased[4096][8];
 
 /* The points of a grid by planes, for look-ups of bytes: plane h has for each index the numbers of the first (h 0) or last
  * (h 1) half of the point's values, as in kn_grid.digit; of IQ1 and IQ2 four of two bits, of IQ3 two of three bits. */

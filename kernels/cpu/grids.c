@@ -11,6 +11,8 @@ _Alignas(64) uint8_t kn_grid_iq3_xxs[256][4], kn_grid_iq3_s[512][4];
 static uint8_t halves_iq2_xxs[256][2], halves_iq2_xs[512][2], halves_iq2_s[1024][2];
 static uint8_t halves_iq3_xxs[256][2], halves_iq3_s[512][2];
 _Alignas(64) int8_t kn_grid_iq1[4096][8];
+_Alignas(64) uint8_t kn_grid_iq1_biased[4096][8];
+_Alignas(64) uint32_t kn_window_iq3_xxs[256][8], kn_window_iq3_s[512][8];
 static uint8_t halves_iq1[2048][2];
 
 enum { IQ2_POINTS = 6561, IQ3_POINTS = 4096 }; /* 3^8, 8^4 */
@@ -231,7 +233,13 @@ static __attribute__((constructor)) void expand_all(void)
         for (int i = 0; i < 8; i++) {
             kn_grid_iq1[p + 2048][i] = (int8_t)(kn_grid_iq1[p][i] - 1);
             kn_grid_iq1[p][i]++;
+            kn_grid_iq1_biased[p][i] = (uint8_t)(kn_grid_iq1[p][i] + KN_IQ1_BIAS);
+            kn_grid_iq1_biased[p + 2048][i] = (uint8_t)(kn_grid_iq1[p + 2048][i] + KN_IQ1_BIAS);
         }
+    for (int p = 0; p < 512; p++) {
+        memcpy(&kn_window_iq3_s[p][3], kn_grid_iq3_s[p], 4);
+        memcpy(&kn_window_iq3_xxs[p % 256][3], kn_grid_iq3_xxs[p % 256], 4);
+    }
     make_planes(KN_IQ2_XXS, kn_plane_iq2_xxs[0]);
     make_planes(KN_IQ2_XS, kn_plane_iq2_xs[0]);
     make_planes(KN_IQ2_S, kn_plane_iq2_s[0]);

@@ -494,66 +494,61 @@ KN_INLINE void rows_256_wide(const struct tile *t, int n, int bytes, int n_sub, 
             NULL                                                                                                       \
     }
 
-/* Most rows for which lines of IQ2 (IQ3) are decoded in place, and the sizes of tiles that share decoded lines. */
-#if defined(__AVX512VBMI__)
-#define FEW_OF_IQ2 2
-#define FEW_OF_IQ3 2
-#elif KN_LANES == 16
-#define FEW_OF_IQ2 2
-#define FEW_OF_IQ3 1
-#else
-#define FEW_OF_IQ2 1
-#define FEW_OF_IQ3 0
-#endif
+/* Sizes of tiles that share decoded lines. */
 #define EACH_SHARED_TILE(X, of) X(of, 1) X(of, 2) EACH_SMALL_TILE(X, of) EACH_WIDE_TILE(X, of)
 #if KN_LANES == 16
 #define EACH_SMALL_TILE(X, of) X(of, 3) X(of, 4) X(of, 5) X(of, 6) X(of, 7)
 #else
 #define EACH_SMALL_TILE(X, of)
 #endif
-#define EACH_OF_TWO(X, of) X(of, 1) X(of, 2)
-#define PAIR_TILES(body)                                                                                               \
-    TILE_BODIES(EACH_OF_TWO, body)                                                                                     \
-    static tile_fn *const body##_tiles[3] = { EACH_OF_TWO(TILE_ENTRY, body) };
 #define SHARED_TILES(body)                                                                                             \
     TILE_BODIES(EACH_SHARED_TILE, body)                                                                                \
     static tile_fn *const body##_tiles[WIDE_TILE + 1] = { EACH_SHARED_TILE(TILE_ENTRY, body) };
 
-/* Lines of a pair are stored together: the compiler takes a store for a change of the tables.  Lines whose points are
- * loaded one by one take many instructions: a function for a part of half a block keeps them few. */
+/* Looking points up takes most of the time of the grid formats, so of more rows than a few lines are decoded once.  The
+ * tiles are then those of wide_grid_8 or wide_grid_16 for all of these formats, which saves most of the time to compile
+ * them; `bytes` only matters for the prefetch. */
 #if defined(__AVX512VBMI__)
-#define HALF_FN KN_INLINE
-#else
-#define HALF_FN static __attribute__((noinline, noclone))
-#endif
-#define DECODE_GRID(name)                                                                                              \
-    HALF_FN void decode_half_##name(struct codes *c, int half, int part)                                               \
-    {                                                                                                                  \
-        UNROLL                                                                                                         \
-        for (int i = 0; i < 32; i += 2) {                                                                              \
-            vi even = line_##name(c, half, i, part), odd = line_##name(c, half, i + 1, part);                          \
-                                                                                                                       \
-            vi_store(c->q[32 * half + i] + part * (int)sizeof(vi), even);                                              \
-            vi_store(c->q[32 * half + i + 1] + part * (int)sizeof(vi), odd);                                           \
-        }                                                                                                              \
-    }                                                                                                                  \
+#define FEW_OF_GRIDS                                 2
+#define EACH_FEW(X, of)                              X(of, 1) X(of, 2)
+#define GRID_ROWS(name, n_sub, largest, bias, signs) ROWS(name, n_sub, largest, SIGNED_MINS)
+/* Lines of a pair are stored together: the compiler takes a store for a change of the tables. */
+#define DECODE_GRID(name, signs)                                                                                       \
     static void decode_##name(struct codes *c)                                                                         \
     {                                                                                                                  \
         UNROLL                                                                                                         \
-        for (int i = 0; i < 2 * KN_PARTS; i++)                                                                         \
-            decode_half_##name(c, i % 2, i / 2);                                                                       \
+        for (int i = 0; i < 64; i += 2) {                                                                              \
+            vi even = line_##name(c, i / 32, i % 32, 0), odd = line_##name(c, i / 32, i % 32 + 1, 0);                  \
+                                                                                                                       \
+            vi_store(c->q[i], even);                                                                                   \
+            vi_store(c->q[i + 1], odd);                                                                                \
+        }                                                                                                              \
     }
-
-/* Looking lines up takes most of the time of the grid formats, so of more rows lines are decoded once.  The tiles
- * are then those of wide_grid_8 or wide_grid_16 for all of these formats, which saves most of the time to compile them;
- * `bytes` only matters for the prefetch. */
-#define GRID(name, n_sub, largest)                                                                                     \
-    ROWS(name, n_sub, largest, SIGNED_MINS)                                                                            \
-    PAIR_TILES(rows_##name)                                                                                            \
-    DECODE_GRID(name)
-#define GRID_KIND(name, n_sub, few)                                                                                    \
+#else
+#include "kernels/cpu/simd_grid_rows.h"
+#define EACH_FEW(X, of) X(of, 1) X(of, 2) X(of, 3) X(of, 4)
+#define GRID_ROWS(name, n_sub, largest, bias, signs)                                                                   \
+    KN_INLINE void rows_##name(const struct tile *t, int n)                                                            \
     {                                                                                                                  \
-        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, few, wide_grid_##n_sub##_tiles,            \
+        rows_of_octets(t, n, sizeof(struct kn_##name##_x16), n_sub, (bias) + (largest)-KN_SIGNED(0),                   \
+                       (bias) ? ABOVE(4) : NO_MINS, sizes_##name, signs);                                              \
+    }
+#define DECODE_GRID(name, signs)                                                                                       \
+    static void decode_##name(struct codes *c)                                                                         \
+    {                                                                                                                  \
+        ROLLED for (int i = 0; i < 8 * KN_PARTS; i++) decode_octets(c, i / 8, i % 8, sizes_##name, signs);             \
+    }
+#endif
+#define FEW_TILES(body)                                                                                                \
+    TILE_BODIES(EACH_FEW, body)                                                                                        \
+    static tile_fn *const body##_tiles[FEW_OF_GRIDS + 1] = { EACH_FEW(TILE_ENTRY, body) };
+#define GRID(name, n_sub, largest, bias, signs)                                                                        \
+    GRID_ROWS(name, n_sub, largest, bias, signs)                                                                       \
+    FEW_TILES(rows_##name)                                                                                             \
+    DECODE_GRID(name, signs)
+#define GRID_KIND(name, n_sub)                                                                                         \
+    {                                                                                                                  \
+        sizeof(struct kn_##name##_x16), scales_##name, rows_##name##_tiles, FEW_OF_GRIDS, wide_grid_##n_sub##_tiles,   \
             decode_##name, TURN_GRID                                                                                   \
     }
 
@@ -563,13 +558,13 @@ FORMAT(q6_k, 16, 63, ABOVE(5), SHARED)
 FORMAT(q2_k, 16, 3, MINS, HELD)
 FORMAT(q3_k, 16, 7, ABOVE(2), HELD)
 FORMAT(iq4_xs, 8, KN_SIGNED(128), SIGNED_MINS, HELD)
-GRID(iq2_xxs, 8, KN_SIGNED(43))
-GRID(iq2_xs, 16, KN_SIGNED(43))
-GRID(iq2_s, 16, KN_SIGNED(43))
-GRID(iq3_xxs, 8, KN_SIGNED(31))
-GRID(iq3_s, 8, KN_SIGNED(15))
-GRID(iq1_s, 8, KN_SIGNED(9))
-GRID(iq1_m, 16, KN_SIGNED(9))
+GRID(iq2_xxs, 8, KN_SIGNED(43), 0, signs_ready)
+GRID(iq2_xs, 16, KN_SIGNED(43), 0, signs_ready)
+GRID(iq2_s, 16, KN_SIGNED(43), 0, signs_iq2_s)
+GRID(iq3_xxs, 8, KN_SIGNED(31), 0, signs_ready)
+GRID(iq3_s, 8, KN_SIGNED(KN_SMALL + 1), 0, signs_iq3_s) /* scales are prepared for large codes */
+GRID(iq1_s, 8, KN_SIGNED(9), KN_IQ1_BIAS, NULL)
+GRID(iq1_m, 16, KN_SIGNED(9), KN_IQ1_BIAS, NULL)
 WIDE(grid_8, sizeof(struct kn_iq3_xxs_x16), 8, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
 WIDE(grid_16, sizeof(struct kn_iq2_xs_x16), 16, KN_SIGNED(43), SIGNED_MINS, NULL, SHARED)
 SHARED_TILES(wide_grid_8)
@@ -606,13 +601,13 @@ void KN_FN(kn_job_256)(const struct job *j)
         [KN_Q2_K] = KIND(q2_k),
         [KN_Q3_K] = KIND(q3_k),
         [KN_IQ4_XS] = KIND(iq4_xs),
-        [KN_IQ2_XXS] = GRID_KIND(iq2_xxs, 8, FEW_OF_IQ2),
-        [KN_IQ2_XS] = GRID_KIND(iq2_xs, 16, FEW_OF_IQ2),
-        [KN_IQ2_S] = GRID_KIND(iq2_s, 16, FEW_OF_IQ2),
-        [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8, FEW_OF_IQ3),
-        [KN_IQ3_S] = GRID_KIND(iq3_s, 8, FEW_OF_IQ3),
-        [KN_IQ1_S] = GRID_KIND(iq1_s, 8, 2),
-        [KN_IQ1_M] = GRID_KIND(iq1_m, 16, 2),
+        [KN_IQ2_XXS] = GRID_KIND(iq2_xxs, 8),
+        [KN_IQ2_XS] = GRID_KIND(iq2_xs, 16),
+        [KN_IQ2_S] = GRID_KIND(iq2_s, 16),
+        [KN_IQ3_XXS] = GRID_KIND(iq3_xxs, 8),
+        [KN_IQ3_S] = GRID_KIND(iq3_s, 8),
+        [KN_IQ1_S] = GRID_KIND(iq1_s, 8),
+        [KN_IQ1_M] = GRID_KIND(iq1_m, 16),
     };
     const struct kind *k = &kinds[j->format];
     const bool many = j->n > k->most_few;

@@ -1,9 +1,13 @@
 /* kernels/cpu/simd_grids.h - a part of matmul_256.tmpl.c: lines and scales of the IQ1, IQ2 and IQ3 formats.
  *
- * A line is looked up: each row's index selects a point of the format's grid (grids.c), 8 bytes with the sizes of two
- * lines or 4 bytes with those of one; then the signs negate bytes.  Points are loaded one by one: an instruction for
- * the index, one for the point and about one to put it into its lane.  With one activation row these are most of the
- * work.  scales_*() prepares, for several rows at once, long indices and the eighth of seven stored signs. */
+ * Each row's index selects a point of the format's grid (grids.c): 8 bytes with the sizes of eight values, or 4 bytes
+ * with those of four.  Points are loaded one by one: an instruction for the index, one for the point and, for 8 bytes, a
+ * quarter to put it into its place.  Points of 4 bytes lie in windows with zeros around them, so that a load that begins
+ * earlier has the point at a later place, and its place is given by an OR with the load.  scales_*() prepares, for several
+ * rows at once, long indices and the eighth of seven stored signs.
+ *
+ * An octet is eight neighbouring values of four (AVX2) or eight (AVX-512) rows, in lanes of 64 bits.  Those of two sides,
+ * which have the lanes of 32 bits 0, 1, 4, 5 .. and 2, 3, 6, 7 .. of a part, are two lines of a part when shuffled. */
 #ifndef KERNELS_CPU_SIMD_GRIDS_H
 #define KERNELS_CPU_SIMD_GRIDS_H
 
@@ -28,64 +32,52 @@ KN_INLINE __m128i two_points(uint8_t (*grid)[8], const void *index, int lane, bo
     return _mm_castps_si128(_mm_loadh_pi(_mm_castsi128_ps(first), second));
 }
 
-KN_INLINE __m128i four_points(uint8_t (*grid)[4], const void *index, int lane, bool wide)
+/* Bytes 4 * i .. 4 * i + 3 are the point, the others are 0; an index is 32 times the number of a point. */
+KN_INLINE __m128i at_place(const void *window, size_t index, int i)
 {
-    int32_t size[4];
+    return _mm_loadu_si128((const void *)((const uint8_t *)window + index + 12 - 4 * i));
+}
 
-    UNROLL
-    for (int i = 0; i < 4; i++)
-        memcpy(&size[i], grid[index_of(index, lane + i, wide)], 4);
-    return _mm_setr_epi32(size[0], size[1], size[2], size[3]);
+/* Of two rows, lanes apart as those of two_points(), two points each. */
+KN_INLINE __m128i four_points(const void *window, const void *first, const void *second)
+{
+    __m128i a = at_place(window, index_of(first, 0, true), 0), b = at_place(window, index_of(first, 1, true), 2);
+
+    a = _mm_or_si128(a, at_place(window, index_of(second, 0, true), 1));
+    return _mm_or_si128(a, _mm_or_si128(b, at_place(window, index_of(second, 1, true), 3)));
 }
 
 #if KN_LANES == 16
-KN_INLINE vi join_4(__m128i a, __m128i b, __m128i c, __m128i d)
+KN_INLINE vi join_parts(__m128i a, __m128i b, __m128i c, __m128i d)
 {
     __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(a), b, 1);
     __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(c), d, 1);
 
     return _mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
 }
-
-/* Points of pairs of rows, from `lane` on; every second pair. */
-KN_INLINE vi pairs_of_points(uint8_t (*grid)[8], const void *index, int lane, bool wide)
-{
-    return join_4(two_points(grid, index, lane, wide), two_points(grid, index, lane + 4, wide),
-                  two_points(grid, index, lane + 8, wide), two_points(grid, index, lane + 12, wide));
-}
-
-/* The even (odd) lanes of a and b: two of a, two of b, and so on. */
+#define EACH_PART(x)     join_parts(x(0), x(4), x(8), x(12))
 #define even_lanes(a, b) _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0x88))
 #define odd_lanes(a, b)  _mm512_castps_si512(_mm512_shuffle_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b), 0xDD))
-
-KN_INLINE vi line_of_4(uint8_t (*grid)[4], const void *index, bool wide)
-{
-    return join_4(four_points(grid, index, 0, wide), four_points(grid, index, 4, wide),
-                  four_points(grid, index, 8, wide), four_points(grid, index, 12, wide));
-}
 #else
-KN_INLINE vi pairs_of_points(uint8_t (*grid)[8], const void *index, int lane, bool wide)
-{
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(two_points(grid, index, lane, wide)),
-                                   two_points(grid, index, lane + 4, wide), 1);
-}
-
+#define EACH_PART(x)     _mm256_inserti128_si256(_mm256_castsi128_si256(x(0)), x(4), 1)
 #define even_lanes(a, b) _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0x88))
 #define odd_lanes(a, b)  _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(a), _mm256_castsi256_ps(b), 0xDD))
-
-KN_INLINE vi line_of_4(uint8_t (*grid)[4], const void *index, bool wide)
-{
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(four_points(grid, index, 0, wide)),
-                                   four_points(grid, index, 4, wide), 1);
-}
 #endif
 
-/* Sizes of KN_LANES rows: the first four (half 0) or the last four of each row's point. */
-KN_INLINE vi line_of_8(uint8_t (*grid)[8], const void *index, bool wide, int half)
+/* An octet of points of 8 bytes; index: of the octet's first lane. */
+KN_INLINE vi octet_of_8(uint8_t (*grid)[8], const void *index, bool wide)
 {
-    vi a = pairs_of_points(grid, index, 0, wide), b = pairs_of_points(grid, index, 2, wide);
+#define PART(lane) two_points(grid, index, lane, wide)
+    return EACH_PART(PART);
+#undef PART
+}
 
-    return half ? odd_lanes(a, b) : even_lanes(a, b);
+/* An octet of two points of 4 bytes each. */
+KN_INLINE vi octet_of_4(uint32_t (*window)[8], const void *first, const void *second)
+{
+#define PART(lane) four_points(window, (const uint8_t *)first + 4 * (lane), (const uint8_t *)second + 4 * (lane))
+    return EACH_PART(PART);
+#undef PART
 }
 
 /* ---- signs and scales ------------------------------------------------------------------------ */
@@ -133,16 +125,15 @@ KN_INLINE vf eighth_of(const uint16_t *d) { return vf_mul(vf_load_f16(d), vf_set
 
 /* ---- formats --------------------------------------------------------------------------------- */
 
-/* Line `line` of a block from its sizes. */
-KN_INLINE vi with_signs(vi size, vi signs, int i) { return signed_codes(vi_negate_at_bits(size, signs, i % 8)); }
+/* sizes_*(): octet o of sub-block `sub` of 32, from lane `lane` on.  signs_*(): the signs of a sub-block, a byte for each
+ * octet. */
+KN_INLINE vi signs_ready(const struct codes *c, int part, int sub) { return c->sign[part][sub]; }
 
-KN_INLINE vi line_iq2_xxs(const struct codes *c, int half, int i, int part)
+KN_INLINE vi sizes_iq2_xxs(const struct codes *c, int lane, int sub, int o)
 {
     const struct kn_iq2_xxs_x16 *w = c->block;
-    const int sub = 4 * half + i / 8;
-    vi size = line_of_8(kn_grid_iq2_xxs, &w->q[2 * sub][part * KN_LANES][i % 8 / 2], false, i % 2);
 
-    return with_signs(size, c->sign[part][sub], i);
+    return octet_of_8(kn_grid_iq2_xxs, &w->q[2 * sub][lane][o], false);
 }
 
 static void scales_iq2_xxs(const void *block, struct codes *c)
@@ -161,12 +152,9 @@ static void scales_iq2_xxs(const void *block, struct codes *c)
 }
 
 /* The indices of two points are in a lane: those of points 2 * p and 2 * p + 1. */
-KN_INLINE vi line_iq2_xs(const struct codes *c, int half, int i, int part)
+KN_INLINE vi sizes_iq2_xs(const struct codes *c, int lane, int sub, int o)
 {
-    const int point = 16 * half + i / 2;
-    vi size = line_of_8(kn_grid_iq2_xs, &c->index[point / 2][part * KN_LANES][point % 2], true, i % 2);
-
-    return with_signs(size, c->sign[part][4 * half + i / 8], i);
+    return octet_of_8(kn_grid_iq2_xs, &c->index[2 * sub + o / 2][lane][o % 2], true);
 }
 
 static void scales_iq2_xs(const void *block, struct codes *c)
@@ -189,25 +177,28 @@ static void scales_iq2_xs(const void *block, struct codes *c)
 }
 
 /* The indices of two points are in a lane: those of even (odd) points p and p + 2 of a sub-block of 32. */
-KN_INLINE vi line_iq2_s(const struct codes *c, int half, int i, int part)
+KN_INLINE vi sizes_iq2_s(const struct codes *c, int lane, int sub, int o)
 {
-    const struct kn_iq2_s_x16 *w = c->block;
-    const int sub = 4 * half + i / 8, point = i % 8 / 2;
-    const void *index = &c->index[2 * sub + point % 2][part * KN_LANES][point / 2];
-
-    return with_signs(line_of_8(kn_grid_iq2_s, index, true, i % 2), vi_load(w->sign[sub][part * KN_LANES]), i);
+    return octet_of_8(kn_grid_iq2_s, &c->index[2 * sub + o % 2][lane][o / 2], true);
 }
 
-/* Indices 4 * i .. 4 * i + 3 of each lane: low bytes from q, and above them `bits` bits each from h. */
-KN_INLINE void store_indices(struct codes *c, int part, int i, vi q, vi h, int bits)
+KN_INLINE vi signs_iq2_s(const struct codes *c, int part, int sub)
+{
+    const struct kn_iq2_s_x16 *w = c->block;
+
+    return vi_load(w->sign[sub][part * KN_LANES]);
+}
+
+/* Indices 4 * i .. 4 * i + 3 of each lane, times 2^shift: low bytes from q, and above them `bits` bits each from h. */
+KN_INLINE void store_indices(struct codes *c, int part, int i, vi q, vi h, int bits, int shift)
 {
     const int top = (1 << bits) - 1;
     const vi bytes = vi_set1(0x00FF00FF), low = vi_set1(top << 8), high = vi_set1(top << 24);
     vi even = vi_or(vi_and(vi_shl(h, 8), low), vi_and(vi_shl(h, 24 - 2 * bits), high));
     vi odd = vi_or(vi_and(vi_shl(h, 8 - bits), low), vi_and(vi_shl(h, 24 - 3 * bits), high));
 
-    vi_store(c->index[2 * i][part * KN_LANES], vi_or(even, vi_and(q, bytes)));
-    vi_store(c->index[2 * i + 1][part * KN_LANES], vi_or(odd, vi_and(vi_shr(q, 8), bytes)));
+    vi_store(c->index[2 * i][part * KN_LANES], vi_shl(vi_or(even, vi_and(q, bytes)), shift));
+    vi_store(c->index[2 * i + 1][part * KN_LANES], vi_shl(vi_or(odd, vi_and(vi_shr(q, 8), bytes)), shift));
 }
 
 static void scales_iq2_s(const void *block, struct codes *c)
@@ -217,18 +208,23 @@ static void scales_iq2_s(const void *block, struct codes *c)
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 8; i++)
             store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
-                          vi_shr_by(vi_load(w->qh[i / 4][part * KN_LANES]), i % 4 * 8), 2);
+                          vi_shr_by(vi_load(w->qh[i / 4][part * KN_LANES]), i % 4 * 8), 2, 0);
         scales_16(c, part, w->sc);
         c->d[part] = eighth_of(w->d + part * KN_LANES);
     }
 }
 
-KN_INLINE vi line_iq3_xxs(const struct codes *c, int half, int i, int part)
+/* Four points are in an item of four bytes; their indices as in IQ2_S. */
+KN_INLINE vi sizes_iq3(const struct codes *c, uint32_t (*window)[8], int lane, int sub, int o)
 {
-    const struct kn_iq3_xxs_x16 *w = c->block;
-    vi size = line_of_4(kn_grid_iq3_xxs, &w->q[8 * half + i / 4][part * KN_LANES][i % 4], false);
+    const int item = 2 * sub + o / 2;
 
-    return with_signs(size, c->sign[part][4 * half + i / 8], i);
+    return octet_of_4(window, &c->index[2 * item][lane][o % 2], &c->index[2 * item + 1][lane][o % 2]);
+}
+
+KN_INLINE vi sizes_iq3_xxs(const struct codes *c, int lane, int sub, int o)
+{
+    return sizes_iq3(c, kn_window_iq3_xxs, lane, sub, o);
 }
 
 static void scales_iq3_xxs(const void *block, struct codes *c)
@@ -239,6 +235,8 @@ static void scales_iq3_xxs(const void *block, struct codes *c)
         for (int i = 0; i < 8; i++) {
             vi word = vi_load(w->s[i][part * KN_LANES]);
 
+            for (int j = 2 * i; j < 2 * i + 2; j++)
+                store_indices(c, part, j, vi_load(w->q[j][part * KN_LANES]), vi_zero(), 0, 5);
             c->sign[part][i] = four_signs(word);
             scale_32(c, part, i, vi_shr(word, 28));
         }
@@ -246,14 +244,16 @@ static void scales_iq3_xxs(const void *block, struct codes *c)
     }
 }
 
-/* Four points are in an item of four bytes; their indices as in IQ2_S. */
-KN_INLINE vi line_iq3_s(const struct codes *c, int half, int i, int part)
+KN_INLINE vi sizes_iq3_s(const struct codes *c, int lane, int sub, int o)
+{
+    return sizes_iq3(c, kn_window_iq3_s, lane, sub, o);
+}
+
+KN_INLINE vi signs_iq3_s(const struct codes *c, int part, int sub)
 {
     const struct kn_iq3_s_x16 *w = c->block;
-    const int item = 8 * half + i / 4, point = i % 4;
-    const void *index = &c->index[2 * item + point % 2][part * KN_LANES][point / 2];
 
-    return with_signs(line_of_4(kn_grid_iq3_s, index, true), vi_load(w->sign[item / 2][part * KN_LANES]), i);
+    return vi_load(w->sign[sub][part * KN_LANES]);
 }
 
 static void scales_iq3_s(const void *block, struct codes *c)
@@ -265,24 +265,21 @@ static void scales_iq3_s(const void *block, struct codes *c)
 
         for (int i = 0; i < 16; i++)
             store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
-                          vi_shr_by(vi_load(w->qh[i / 8][part * KN_LANES]), i % 8 * 4), 1);
+                          vi_shr_by(vi_load(w->qh[i / 8][part * KN_LANES]), i % 8 * 4), 1, 5);
         for (int i = 0; i < 8; i++)
             scale_32(c, part, i, vi_and(vi_shr_by(sc, 4 * i), vi_set1(15)));
         c->d[part] = vf_load_f16(w->d + part * KN_LANES);
     }
 }
 
-/* Points with their signs; indices as in IQ2_S. */
-KN_INLINE vi line_iq1(const struct codes *c, int half, int i, int part)
+/* Points with their signs, plus IQ1_BIAS; indices as in IQ2_S. */
+KN_INLINE vi sizes_iq1(const struct codes *c, int lane, int sub, int o)
 {
-    const int sub = 4 * half + i / 8, point = i % 8 / 2;
-    const void *index = &c->index[2 * sub + point % 2][part * KN_LANES][point / 2];
-
-    return signed_codes(line_of_8((uint8_t(*)[8])kn_grid_iq1, index, true, i % 2));
+    return octet_of_8(kn_grid_iq1_biased, &c->index[2 * sub + o % 2][lane][o / 2], true);
 }
 
-KN_INLINE vi line_iq1_s(const struct codes *c, int half, int i, int part) { return line_iq1(c, half, i, part); }
-KN_INLINE vi line_iq1_m(const struct codes *c, int half, int i, int part) { return line_iq1(c, half, i, part); }
+KN_INLINE vi sizes_iq1_s(const struct codes *c, int lane, int sub, int o) { return sizes_iq1(c, lane, sub, o); }
+KN_INLINE vi sizes_iq1_m(const struct codes *c, int lane, int sub, int o) { return sizes_iq1(c, lane, sub, o); }
 
 /* Three bits of each of four indices, at bits 0, 3, 6 and 9, and bit 15 for all, to four nibbles. */
 KN_INLINE vi four_nibbles(vi x)
@@ -302,7 +299,7 @@ static void scales_iq1_s(const void *block, struct codes *c)
         for (int i = 0; i < 8; i++) {
             vi bits = vi_shr_by(vi_load(w->qh[i / 2][part * KN_LANES]), i % 2 * 16);
 
-            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]), four_nibbles(bits), 4);
+            store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]), four_nibbles(bits), 4, 0);
             scale_32(c, part, i, vi_and(vi_shr(bits, 12), vi_set1(7)));
         }
         c->d[part] = eighth_of(w->d + part * KN_LANES);
@@ -320,7 +317,7 @@ static void scales_iq1_m(const void *block, struct codes *c)
     for (int part = 0; part < KN_PARTS; part++) {
         for (int i = 0; i < 8; i++)
             store_indices(c, part, i, vi_load(w->q[i][part * KN_LANES]),
-                          vi_shr_by(vi_load(w->qh[i / 2][part * KN_LANES]), i % 2 * 16), 4);
+                          vi_shr_by(vi_load(w->qh[i / 2][part * KN_LANES]), i % 2 * 16), 4, 0);
         for (int i = 0; i < 16; i += 2) {
             vi bits = vi_shr_by(vi_load(w->sc[i / 8][part * KN_LANES]), i / 4 % 2 * 16 + i % 4 * 3);
 
