@@ -93,13 +93,13 @@ SRC_moe   = $(call rooms,moe)
 
 MAY_moe       = kernels offload
 MAY_moe/files = kernels offload
-SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_config hf_window_heads hf_draft_head hf_quantisation \
+SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_families hf_config hf_window_heads hf_draft_head hf_quantisation \
                   hf_packed hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = family_table families rotation bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
-SRC_moe/write  = writer importance collect quantize synth_shapes synth_tiny synth_vocab synth_fill synth
+SRC_moe/write  = writer importance collect strip quantize synth_shapes synth_tiny synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
 SRC_moe/pass   = context memory where residents listings delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts

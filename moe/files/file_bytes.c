@@ -298,26 +298,35 @@ static int read_listed(const struct moe_file *f, const struct moe_tensor *t, uin
 
 /* ---- stacks of floats stored by input ----------------------------------------------------------------- */
 
+int moe_file_read_input(const struct moe_file *f, const struct moe_tensor *t, uint64_t input, uint64_t row, uint64_t n,
+                        void *out)
+{
+    const struct moe_layout *l = t->layout;
+    const size_t one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
+    uint64_t e = row / t->dim[1], at = (e * t->dim[0] + input) * l->n_output + l->output0 + row % t->dim[1];
+    return kn_file_read(f->fd[t->file], f->path[t->file], out, (size_t)n * one, t->offset + at * one);
+}
+
+bool moe_file_is_by_input(const struct moe_tensor *t) { return t->layout && t->layout->n_output > 0; }
+
 enum { COLUMNS = 64 }; /* outputs of an input that are read at a time */
 
+/* Any part of a tensor; slow for much of it, which moe/write/strip.c reads. */
 static int read_by_input(const struct moe_file *f, const struct moe_tensor *t, uint64_t from, uint8_t *out,
                          size_t bytes)
 {
     uint8_t some[COLUMNS * sizeof(float)];
-    const struct moe_layout *l = t->layout;
     const size_t one = (size_t)moe_tensor_type(t->gguf_type)->block_bytes;
     uint64_t n_in = t->dim[0], at = from / one, left = bytes / one, rows, cols;
     kn_assert(from % one == 0 && bytes % one == 0 && one <= sizeof(float));
     for (; left; left -= rows * cols, at += rows * cols, out += rows * cols * one) {
-        uint64_t row = at / n_in, col = at % n_in, e = row / t->dim[1], r = row % t->dim[1];
+        uint64_t row = at / n_in, col = at % n_in, below = t->dim[1] - row % t->dim[1];
         rows = col ? 1 : left / n_in;
-        rows = rows < 1 ? 1 : rows < t->dim[1] - r ? rows : t->dim[1] - r;
+        rows = rows < 1 ? 1 : rows < below ? rows : below;
         rows = rows < COLUMNS ? rows : COLUMNS;
         cols = n_in - col < left ? n_in - col : left;
         for (uint64_t k = 0; k < cols; k++) {
-            uint64_t input = e * n_in + col + k;
-            int error = kn_file_read(f->fd[t->file], f->path[t->file], some, (size_t)rows * one,
-                                     t->offset + (input * l->n_output + l->output0 + r) * one);
+            int error = moe_file_read_input(f, t, col + k, row, rows, some);
             if (error)
                 return error;
             for (uint64_t i = 0; i < rows; i++)

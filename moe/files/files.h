@@ -51,6 +51,12 @@ uint32_t moe_file_type(enum kn_format f);
 /* The properties that the program lacks to run a known family, by its name in GGUF files or in config.json; or NULL. */
 const char *moe_family_lacks(struct moe_string name);
 
+/* True for a stack that is stored by input: [matrix][input][output].  The other call reads of one input the values of n rows
+ * of one matrix, from row `row` of the tensor on. */
+bool moe_file_is_by_input(const struct moe_tensor *t);
+int moe_file_read_input(const struct moe_file *f, const struct moe_tensor *t, uint64_t input, uint64_t row, uint64_t n,
+                        void *out);
+
 #define MOE_QUANTIZATION_VERSION 2 /* general.quantization_version: the layout of quantised blocks */
 
 #endif

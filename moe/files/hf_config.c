@@ -9,56 +9,6 @@
 #include <math.h>
 #include <string.h>
 
-static const struct moe_hf_family families[] = {
-    { "llama", "llama", .turned = true },
-    { "mistral", "llama", .turned = true, .windows = WINDOW_ALL },
-    { "ministral", "llama", .turned = true, .windows = WINDOW_ALL },
-    { "mixtral", "llama", .turned = true, .experts = true, .windows = WINDOW_ALL },
-    { "qwen2", "qwen2", .windows = WINDOW_FROM },
-    { "qwen3", "qwen3", .windows = WINDOW_FROM },
-    { "qwen2_moe", "qwen2moe", .experts = true, .windows = WINDOW_EVEN_BEFORE },
-    { "qwen3_moe", "qwen3moe", .experts = true, .windows = WINDOW_ALL },
-    { "olmoe", "olmoe", .experts = true },
-    { "gpt_oss", "gpt-oss", .experts = true, .post_norm = true, .expert_is_ffn = true, .transposed = true,
-      .windows = WINDOW_EVEN },
-    { "glm4_moe", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
-    { "minimax_m2", "minimax-m2", .experts = true, .expert_is_ffn = true, .sigmoid = true },
-    { "deepseek_v2", "deepseek2", .experts = true, .latent = true },
-    { "deepseek_v3", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
-    { "kimi_k2", "deepseek2", .experts = true, .latent = true, .sigmoid = true },
-    { "gemma3_text", "gemma3", .post_norm = true, .norms_less_1 = true, .geglu = true, .windows = WINDOW_PERIOD,
-      .window_period = 6, .window_rope = true },
-    { "gemma4_text", "gemma4", .experts = true, .post_norm = true, .geglu = true, .windows = WINDOW_PERIOD,
-      .window_period = 6, .window_rope = true, .window_heads = true },
-    { "gemma4", "gemma4", .experts = true, .post_norm = true, .geglu = true, .windows = WINDOW_PERIOD,
-      .window_period = 6, .window_rope = true, .window_heads = true, .nested = true,
-      .aside = { "model.vision_tower.", "model.audio_tower.", "model.embed_" } },
-    { "mimo_v2_flash", "mimo2", .experts = true, .sigmoid = true, .windows = WINDOW_NOT_FIRST, .window_rope = true,
-      .window_heads = true, .aside = { "model.mtp." } },
-    { "ernie4_5_moe", "ernie4_5-moe", .experts = true, .aside = { "model.mtp_" } },
-    { "hunyuan_v1_moe", "hunyuan-moe", .experts = true, .expert_is_ffn = true, .shared_is_ffn = true },
-    { "hy_v3", "hy_v3", .experts = true, .sigmoid = true },
-    { "dots1", "dots1", .experts = true, .sigmoid = true, .windows = WINDOW_FROM },
-    { "granitemoe", "granitemoe", .turned = true, .experts = true, .expert_is_ffn = true },
-    { "granitemoeshared", "granitemoe", .turned = true, .experts = true, .expert_is_ffn = true },
-    { "exaone_moe", "exaone-moe", .experts = true, .sigmoid = true, .windows = WINDOW_PERIOD, .window_period = 4,
-      .mtp_apart = true },
-    { "solar_open", "glm4moe", .experts = true, .post_norm = true, .sigmoid = true },
-    { "smollm3", "smollm3", .turned = true },
-    { "phi3", "phi3", .windows = WINDOW_ALL },
-    { "ministral3", "mistral3", .turned = true, .windows = WINDOW_ALL, .query_scale = true },
-    { "mistral4", "mistral4", .experts = true, .latent = true, .query_scale = true },
-    { "phimoe", "phimoe", .experts = true, .expert_is_ffn = true, .windows = WINDOW_ALL },
-    { "llama4_text", "llama4", .experts = true, .expert_is_ffn = true, .chunks = true, .transposed = true },
-    { "qwen3_next", "qwen3next", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
-      .norms_less_1 = true, .mtp_apart = true },
-    { "qwen3_5_moe_text", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
-      .norms_less_1 = true, .mtp_apart = true, .tiled = true },
-    { "qwen3_5_moe", "qwen35moe", .experts = true, .post_norm = true, .delta = true, .aside = { "model.visual." },
-      .norms_less_1 = true, .mtp_apart = true, .tiled = true, .nested = true },
-};
-#define N_FAMILY ((int)(sizeof families / sizeof *families))
-
 #define MOE_MAX_STEP 4096 /* of interleave_moe_layer_step */
 
 static const char config_json[] = "config.json";
@@ -895,52 +845,49 @@ static void read_activation(struct moe_folder *d)
         unsupported(d, "clip_qkv", "is 0");
 }
 
-/* The language model of mistral3, which has a vision part, is a mistral, a ministral3 or a mistral4.  Returns its
- * model_type. */
-static const char *unwrap(struct moe_folder *d)
+/* The language model of a vision model whose tensors are under "language_model.".  Returns its model_type. */
+static const char *unwrap(struct moe_folder *d, const struct moe_hf_outer *outer)
 {
-    const char *type;
     bool says_tied = get(d->config, "tie_word_embeddings") != NULL;
+    char what[160];
     d->wrapped = true;
     if (moe_hf_unnest(d, "text_config"))
         return NULL;
-    if (!says_tied && json_object_set_new(d->config, "tie_word_embeddings", json_true()))
+    if (outer->tied && !says_tied && json_object_set_new(d->config, "tie_word_embeddings", json_true()))
         d->err = kn_fail(KN_ENOMEM, "%s: no memory for its configuration", d->f->name);
-    type = get_string(d, d->config, "model_type");
-    if (!type || !strcmp(type, "mistral3")) /* that of the outer configuration */
-        return "mistral";
-    if (strcmp(type, "mistral") && strcmp(type, "ministral3") && strcmp(type, "mistral4"))
-        unsupported(d, "text_config", "of mistral3 is neither a mistral, a ministral3 nor a mistral4");
-    return type;
+    const char *type = get_string(d, d->config, "model_type");
+    if (!type || !strcmp(type, outer->model_type)) /* that of the outer configuration */
+        return outer->inner[0];
+    for (int i = 0; i < MOE_HF_INNER && outer->inner[i]; i++)
+        if (!strcmp(type, outer->inner[i]))
+            return outer->inner[i];
+    moe_hf_list_inner(outer, what, sizeof what);
+    unsupported(d, "text_config", what);
+    return NULL;
 }
 
 static int find_family(struct moe_folder *d)
 {
     const char *type = get_string(d, d->config, "model_type");
-    char shown[64], known[512] = "";
+    const struct moe_hf_outer *outer = type ? moe_hf_find_outer(type) : NULL;
+    char shown[64], known[1024];
     if (moe_hf_find_head(d) || d->err)
         return d->err;
-    if (type && !strcmp(type, "mistral3"))
-        type = unwrap(d);
-    d->wrapped |= type && !strcmp(type, "llama4");
-    if (type && !strcmp(type, "llama4") && !moe_hf_unnest(d, "text_config"))
-        type = "llama4_text";
-    for (int i = 0; i < N_FAMILY && !d->err; i++) {
-        if (type && !strcmp(type, families[i].model_type))
-            d->family = &families[i];
-        size_t n = strlen(known);
-        snprintf(known + n, sizeof known - n, "%s%s", i ? ", " : "", families[i].model_type);
-    }
-    if (d->family || d->err)
-        return d->err || !d->family->nested ? d->err : moe_hf_unnest(d, "text_config");
+    if (outer)
+        type = unwrap(d, outer);
+    if (d->err)
+        return d->err;
+    d->family = type ? moe_hf_find_family(type) : NULL;
+    if (d->family)
+        return d->family->nested ? moe_hf_unnest(d, "text_config") : 0;
     struct moe_string name = { type ? type : "", type ? strlen(type) : 0 };
     const char *lacks = moe_family_lacks(name);
     moe_string_show(name, shown, sizeof shown);
     if (lacks)
         return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported: the program lacks %s",
                                 d->f->name, config_json, shown, lacks);
-    return d->err = kn_fail(KN_EUNSUPPORTED,
-                            "%s: %s: model_type \"%s\" is not supported; supported are: %s, llama4, mistral3",
+    moe_hf_list_families(known, sizeof known);
+    return d->err = kn_fail(KN_EUNSUPPORTED, "%s: %s: model_type \"%s\" is not supported; supported are: %s",
                             d->f->name, config_json, shown, known);
 }
 

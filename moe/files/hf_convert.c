@@ -495,6 +495,27 @@ static int add_expert_factor(struct moe_hf_mapper *m, const char *name, int e, b
     return set_expert(m, t, e, &(struct moe_tensor){ .file = m->factor->file, .offset = m->factor->offset });
 }
 
+/* Makes t a stack of GPTQ matrices with listed inputs, if it is one of GPTQ: an expert whose inputs are in order has a list,
+ * too. */
+static void list_stack(struct moe_tensor *t)
+{
+    const struct moe_layout *l = t->layout;
+    struct off_scales *s = l && l->slab ? (struct off_scales *)l->scales : NULL;
+    const uint64_t n = t->dim[2];
+    if (t->gguf_type == (uint32_t)kn_format_info(KN_INT4)->gguf_type)
+        return; /* scales in BF16 */
+    for (uint64_t e = 0; s && e < n; e++)
+        if (l->slab[e].file >= 0 && (s[e].order != OFF_BY_INPUT || !s[e].list_offset))
+            return; /* the caller finds that the types differ */
+    for (uint64_t e = 0; s && e < n; e++)
+        if (l->slab[e].file >= 0)
+            s[e].order = OFF_BY_INPUT_LISTED;
+    if (s) {
+        t->gguf_type = (uint32_t)kn_format_info(KN_F32)->gguf_type;
+        t->bytes = t->dim[0] * t->dim[1] * n * sizeof(float);
+    }
+}
+
 static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
 {
     struct moe_tensor one = m->whole, *t = find(m, name);
@@ -511,6 +532,8 @@ static int add_expert(struct moe_hf_mapper *m, const char *name, int e)
             return err;
         t = find(m, name);
     }
+    if (m->scales.order == OFF_BY_INPUT_LISTED)
+        list_stack(t);
     if (!t->layout || !t->layout->slab || t->dim[0] != one.dim[0] || t->dim[1] != one.dim[1] ||
         t->gguf_type != one.gguf_type)
         return refuse(m, KN_ECORRUPT, "differs in shape or type from the layer's other experts");

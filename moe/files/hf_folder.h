@@ -4,6 +4,7 @@
  *     hf_folder.c        reads the folder's files, in order
  *     safetensors.c      header of one .safetensors file: stored tensors under their own names
  *     hf_fields.c        config.json with the defaults of the family's configuration class
+ *     hf_families.c      the families by model_type, and vision models around one
  *     hf_config.c        config.json to the metadata of a GGUF file
  *     hf_window_heads.c  the same of heads, where layers with a window have others
  *     hf_draft_head.c    the same of EAGLE-3 heads
@@ -102,6 +103,19 @@ struct moe_hf_family {
     bool chunks;       /* llama4: attention in chunks, in all layers with a rotation */
     bool head;         /* EAGLE-3 head: its tensors have names of their own, and its vocabulary is the target's */
 };
+
+/* A vision model: its language model is in text_config, with a model_type of its own, one of `inner`. */
+#define MOE_HF_INNER 3
+struct moe_hf_outer {
+    const char *model_type, *inner[MOE_HF_INNER];
+    bool tied; /* the output matrix is the embedding, if the outer configuration does not say */
+};
+
+/* hf_families.c.  NULL: there is none.  The lists are text for messages: of all families; of the inner model_types. */
+const struct moe_hf_family *moe_hf_find_family(const char *model_type);
+const struct moe_hf_outer *moe_hf_find_outer(const char *model_type);
+void moe_hf_list_families(char *out, size_t size);
+void moe_hf_list_inner(const struct moe_hf_outer *outer, char *out, size_t size);
 
 /* hf_folder.c.  Returns code, with the message "path: error: field: reason". */
 int moe_refuse(int code, const char *path, const char *field, const char *fmt, ...)

@@ -206,7 +206,9 @@ static int describe_by_input(const struct moe_folder *d, const struct moe_stored
                                    .order = awq ? OFF_BY_INPUT_AWQ : OFF_BY_INPUT,
                                    .zero_file = zeros->file,
                                    .zero_less = d->zero_less,
-                                   .zero_offset = zeros->offset };
+                                   .zero_offset = zeros->offset,
+                                   .list_file = order ? order->file : 0,
+                                   .list_offset = order ? order->offset : 0 };
     return 0;
 }
 
@@ -265,14 +267,11 @@ int moe_hf_check_gptq(const struct moe_folder *d, const struct moe_stored *t, bo
 int moe_hf_describe_listed(const struct moe_folder *d, const struct moe_stored *t, struct moe_tensor *whole,
                            struct off_scales *scales)
 {
-    const struct moe_stored *order = beside_gptq(d, t, "g_idx");
     uint64_t n_in = whole->dim[0], n_out = whole->dim[1];
-    if (!order || strcmp(beside_gptq(d, t, "scales")->dtype, "F16"))
+    if (!scales->list_offset || strcmp(beside_gptq(d, t, "scales")->dtype, "F16"))
         return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "has reordered inputs (desc_act) and scales that are not F16");
     *whole = packed_tensor(t, KN_F32, n_in, n_out, 1);
     scales->order = OFF_BY_INPUT_LISTED;
-    scales->list_file = order->file;
-    scales->list_offset = order->offset;
     return 0;
 }
 

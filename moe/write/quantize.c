@@ -8,7 +8,8 @@
  *
  * A tensor is cut into grains of whole blocks.  One thread reads, decodes, encodes and measures a grain.  A few grains
  * per thread are processed at once and then written in order.  So memory is a few MiB per thread for any model size,
- * and neither the bytes nor the order of any sum depends on the number of threads.
+ * and neither the bytes nor the order of any sum depends on the number of threads.  Stacks stored by input take 128 MiB
+ * more (strip.c).
  *
  * The scales of NVFP4's blocks have few exponents.  So a matrix written in it is divided by a factor with which its largest
  * value gets the largest scale, and the factors become tensors of their own at the end of the file (X.scale of X.weight):
@@ -16,6 +17,7 @@
  *
  * With an importance matrix (importance.c) the encoders minimise the squared error weighted by column. */
 #include "moe/files/files.h"
+#include "moe/write/strip.h"
 
 #include <math.h>
 #include <stdatomic.h>
@@ -58,6 +60,8 @@ struct piece { /* the grains processed at once, all of one tensor */
     struct grain *grain;       /* [n_room] */
     uint8_t *out;              /* encoded grains, one directly behind the other; memory for n_room of GRAIN * 4 bytes */
     uint8_t *raw;              /* [n_thread][GRAIN * 4] a grain as read */
+    struct moe_strip strip;    /* of a tensor stored by input */
+    uint8_t *stored;           /* [n_room][GRAIN * 4] the grains of such a tensor */
     float *x;                  /* [n_thread][GRAIN] a grain's values */
     float *weight;             /* [n_thread][GRAIN] the weights of their errors */
     int n_thread, n_room;
@@ -333,6 +337,31 @@ static void raise_to(_Atomic uint32_t *to, float x)
         ;
 }
 
+/* Reads the grains of the piece, if the tensor is stored by input: all threads read its strips. */
+static int prepare_grains(struct piece *p, int n_grain)
+{
+    const size_t room = (size_t)p->n_room * GRAIN * sizeof(float);
+    uint64_t left = p->q->n_value - p->first, n = (uint64_t)n_grain * GRAIN;
+    if (!moe_file_is_by_input(p->t))
+        return 0;
+    if (!p->stored && !(p->stored = kn_alloc(room)))
+        return kn_fail(KN_ENOMEM, "quantize: no memory for %zu bytes of grains", room);
+    p->strip.t = p->t;
+    p->strip.one = bytes_of(p->q->from, 1);
+    p->strip.most = MOE_STRIP_BYTES;
+    return moe_strip_read(&p->strip, p->job->file, p->job->opt->team, p->first, p->stored,
+                          bytes_of(p->q->from, left < n ? left : n));
+}
+
+static int read_grain(const struct piece *p, uint64_t at, size_t n, uint8_t *raw)
+{
+    const size_t bytes = bytes_of(p->q->from, n);
+    if (!moe_file_is_by_input(p->t))
+        return moe_file_read(p->job->file, p->t, bytes_of(p->q->from, at), raw, bytes);
+    memcpy(raw, p->stored + bytes_of(p->q->from, at - p->first), bytes);
+    return 0;
+}
+
 /* Finds the largest magnitudes in a grain. */
 static void measure_grain(void *arg, int item, int thread)
 {
@@ -341,8 +370,7 @@ static void measure_grain(void *arg, int item, int thread)
     size_t n = left < GRAIN ? (size_t)left : GRAIN, number;
     uint8_t *raw = p->raw + (size_t)thread * GRAIN * sizeof(float);
     float *x = p->x + (size_t)thread * GRAIN;
-    p->grain[item] = (struct grain){ .err = moe_file_read(p->job->file, p->t, bytes_of(p->q->from, at), raw,
-                                                          bytes_of(p->q->from, n)) };
+    p->grain[item] = (struct grain){ .err = read_grain(p, at, n, raw) };
     if (p->grain[item].err)
         return;
     kn_row_decode(p->q->from, raw, (int)n, x);
@@ -385,7 +413,7 @@ static void convert_grain(void *arg, int item, int thread)
     p->grain[item] = (struct grain){ 0 };
     if (atomic_load(&p->failed))
         return;
-    int err = moe_file_read(p->job->file, p->t, bytes_of(q->from, at), raw, raw_bytes);
+    int err = read_grain(p, at, n, raw);
     if (err) {
         p->grain[item].err = err;
         atomic_store(&p->failed, true);
@@ -471,6 +499,8 @@ static int find_factors(struct piece *p)
         return kn_fail(KN_ENOMEM, "quantize: no memory for %zu factors", p->factors->n);
     for (p->first = 0; !err && p->factors->n && p->first < p->q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
         int n_grain = grains_from(p);
+        if ((err = prepare_grains(p, n_grain)))
+            break;
         kn_parallel_for(p->job->opt->team, n_grain, measure_grain, p);
         for (int i = 0; i < n_grain && !err; i++)
             err = p->grain[i].err;
@@ -500,6 +530,9 @@ static int write_tensor(struct piece *p, size_t i)
         err = find_factors(p);
     for (p->first = 0; !err && p->first < q->n_value; p->first += (uint64_t)p->n_room * GRAIN) {
         int n_grain = grains_from(p);
+        err = prepare_grains(p, n_grain);
+        if (err)
+            break;
         kn_parallel_for(j->opt->team, n_grain, convert_grain, p);
         err = write_piece(p, q, n_grain);
         if (!err && j->opt->stop && atomic_load(j->opt->stop))
@@ -507,6 +540,7 @@ static int write_tensor(struct piece *p, size_t i)
     }
     kn_free(p->importance);
     p->importance = NULL;
+    moe_strip_free(&p->strip);
     return err ? err : check_sums(p);
 }
 
@@ -532,6 +566,7 @@ static int write_tensors(struct job *j)
         if (j->factors[i].n)
             err = moe_writer_data(j->writer, j->factors[i].x, j->factors[i].n * sizeof(float));
     kn_free(p.grain);
+    kn_free(p.stored);
     if (memory)
         kn_unmap(memory, bytes);
     return err;

@@ -13,6 +13,7 @@
 #include "tests/moe/hf_folder.h"
 #include "tests/moe/folders.h"
 #include "tests/moe/folder.h"
+#include "moe/write/strip.h"
 
 #define LEN(a) ((int)(sizeof(a) / sizeof *(a)))
 
@@ -128,6 +129,59 @@ static void a_folder_is_as_its_gguf(void **state)
     }
 }
 
+/* Strips of a few rows have the bytes that moe_file_read() gives. */
+static void strips_are_equal(struct moe_file *f)
+{
+    struct kn_team *team;
+    int n_strip = 0;
+    assert_int_equal(kn_team_open(&team, 2), 0);
+    for (size_t i = 0; i < moe_file_tensor_count(f); i++) {
+        const struct moe_tensor *t = moe_file_tensor(f, i);
+        const uint64_t n = t->dim[0] * t->dim[1] * t->dim[2];
+        if (!moe_file_is_by_input(t))
+            continue;
+        const size_t one = (size_t)(t->bytes / n);
+        struct moe_strip s = { .t = t, .one = one, .most = 5 * (size_t)t->dim[0] * one };
+        uint8_t *want = malloc(t->bytes), *got = malloc(t->bytes);
+        assert_int_equal(moe_file_read(f, t, 0, want, t->bytes), 0);
+        for (uint64_t at = 0, k = 1; at < n; at += k, k = 3 * k + 1) {
+            k = k < n - at ? k : n - at;
+            assert_int_equal(moe_strip_read(&s, f, team, at, got + at * one, (size_t)k * one), 0);
+        }
+        assert_memory_equal(want, got, t->bytes);
+        moe_strip_free(&s);
+        free(want);
+        free(got);
+        n_strip++;
+    }
+    assert_in_range(n_strip, 3, 99);
+    kn_team_close(team);
+}
+
+/* Both files quantised are equal. */
+static void same_quantised(struct moe_file *a, struct moe_file *b)
+{
+    struct moe_quantize_options opt = { .ops = kn_ops(KN_ISA_SCALAR) };
+    struct moe_file *f[2] = { a, b }, *out[2];
+    char name[2][200];
+    for (int i = 0; i < MOE_PART_COUNT; i++)
+        opt.format[i] = KN_Q8_0;
+    assert_int_equal(kn_team_open(&opt.team, 2), 0);
+    for (int i = 0; i < 2; i++) {
+        struct moe_quantized *done = calloc(moe_file_tensor_count(f[i]), sizeof *done);
+        snprintf(name[i], sizeof name[i], "%s.%d", path, i);
+        assert_int_equal(moe_quantize(name[i], f[i], &opt, done), 0);
+        assert_int_equal(moe_file_open(&out[i], name[i]), 0);
+        free(done);
+    }
+    kn_team_close(opt.team);
+    same_tensors(out[0], out[1]);
+    for (int i = 0; i < 2; i++) {
+        moe_file_close(out[i]);
+        remove(name[i]);
+    }
+}
+
 /* Experts of llama4 stacked by input, as Meta published them: quantize reads them, and a model refuses them. */
 static void stacks_by_input_are_read(void **state)
 {
@@ -158,6 +212,8 @@ static void stacks_by_input_are_read(void **state)
         assert_int_equal(moe_file_open(&a, path), 0);
         assert_int_equal(moe_file_open(&b, model), 0);
         same_tensors(a, b);
+        strips_are_equal(b);
+        same_quantised(a, b);
         faults_reset();
         assert_int_equal(moe_model_open(&m, b, &(struct moe_model_options){ 0 }), KN_EUNSUPPORTED);
         assert_non_null(strstr(faults.line, "is a stack of experts stored by input; make a file of it first"));
@@ -372,6 +428,20 @@ static void settings_without_a_key_are_refused(void **state)
         { "llama4_128", "\"moe_layers\": [1", "\"moe_layers\": [0", "'moe_layers' is not each" },
         { "llama4", "\"no_rope_layers\": [1", "\"no_rope_layers\": [0", "'no_rope_layers' are not each fourth" },
         { "mistral4", "\"rope_type\": \"yarn\"", "\"rope_type\": \"none\"", "'rope_type' is not yarn" },
+        { "gemma3", "\"gelu_pytorch_tanh\"", "\"gelu\"             ", "'hidden_activation' is not gelu_pytorch_tanh" },
+        { "hunyuan_moe", "\"rope_type\": \"dynamic\"", "\"rope_type\": \"another\"", "'rope_type' is neither default" },
+        { "hy_v3", "[\"dense\", \"sparse\", ", "[\"sparse\", \"dense\", ",
+          "'mlp_layer_types' has dense layers behind" },
+        { "exaone_moe", "[\"dense\", \"sparse\", ", "[\"sparse\", \"dense\", ",
+          "'mlp_layer_types' has dense layers behind" },
+        { "dots1", "[\"full_attention\", ", "[\"some_attention\", ", "'layer_types' has a type that is neither" },
+        { "granitemoe", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "'hidden_act' is not silu" },
+        { "solar_open", "\"rope_type\": \"yarn\"", "\"rope_type\": \"ntk1\"", "'rope_type' is neither default" },
+        { "smollm3", "\"no_rope_layers\": [1", "\"no_rope_layers\": [0", "'no_rope_layers' are not each fourth" },
+        { "phi3", "\"rope_type\": \"longrope\"", "\"rope_type\": \"longroad\"",
+          "'rope_type' is neither default nor longrope" },
+        { "mistral3", "\"rope_type\": \"yarn\"", "\"rope_type\": \"none\"", "'rope_type' is not yarn" },
+        { "mimo_v2_flash", "\"hidden_act\": \"silu\"", "\"hidden_act\": \"gelu\"", "'hidden_act' is not silu" },
     };
     for (int i = 0; i < LEN(kind); i++) {
         struct hf_folder h;

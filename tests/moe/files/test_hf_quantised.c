@@ -354,6 +354,55 @@ static void listed_inputs_are_written_by_quantize(void **state)
     free_parts();
 }
 
+/* The inputs of one expert in order, those of the other not: both are read as with an order of inputs. */
+static void experts_with_and_without_an_order(void **state)
+{
+    (void)state;
+    static const char mixtral[] = "{\"model_type\":\"mixtral\",\"num_local_experts\":2,\"num_experts_per_tok\":1}";
+    json_t *packing = NULL;
+    struct moe_file *f;
+    char changes[512], end[16];
+    float *x[2], *both; /* of a matrix with an order of inputs, and without */
+    size_t n, n_both;
+    read_case("GPTQ with act-order\n", &packing, changes);
+    for (int plain = 0; plain < 2; plain++) {
+        for (uint32_t i = 0; plain && i < part[3].dim[0]; i++)
+            memcpy(part[3].data + 4 * i, &(uint32_t){ i / 32 }, 4);
+        write_folder(packing, changes);
+        assert_int_equal(moe_file_open(&f, folder), 0);
+        x[plain] = values_of(f, "blk.0.ffn_down.weight", &n);
+        moe_file_close(f);
+    }
+    for (int first = 0; first < 2; first++) { /* the expert in order */
+        json_decref(packing);
+        read_case("GPTQ with act-order\n", &packing, changes);
+        for (int i = 0; i < 4; i++) {
+            sscanf(strrchr(part[i].name, '.') + 1, "%15s", end);
+            for (int e = 0; e < 2; e++) {
+                struct stored *t = &part[4 * e + i];
+                *t = part[i];
+                snprintf(t->name, sizeof t->name, "model.layers.0.block_sparse_moe.experts.%d.w2.%s", e, end);
+                t->data = e ? memcpy(malloc(t->bytes), part[i].data, t->bytes) : t->data;
+            }
+        }
+        n_part = 8;
+        for (uint32_t i = 0; i < part[3].dim[0]; i++)
+            memcpy(part[4 * first + 3].data + 4 * i, &(uint32_t){ i / 32 }, 4);
+        write_folder(packing, mixtral);
+        assert_int_equal(moe_file_open(&f, folder), 0);
+        both = values_of(f, "blk.0.ffn_down_exps.weight", &n_both);
+        assert_int_equal(n_both, 2 * n);
+        assert_memory_equal(both + (first ? n : 0), x[1], n * sizeof *both);
+        assert_memory_equal(both + (first ? 0 : n), x[0], n * sizeof *both);
+        free(both);
+        moe_file_close(f);
+    }
+    free(x[0]);
+    free(x[1]);
+    json_decref(packing);
+    free_parts();
+}
+
 /* modelopt's settings in a file of their own. */
 static void settings_in_their_own_file(void **state)
 {
@@ -562,9 +611,9 @@ static int teardown(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_are_those_of_elsewhere), cmocka_unit_test(settings_in_their_own_file),
-        cmocka_unit_test(similar_tensors_are_refused),   cmocka_unit_test(listed_inputs_are_written_by_quantize),
-        cmocka_unit_test(permuted_rows_are_loaded),
+        cmocka_unit_test(values_are_those_of_elsewhere),     cmocka_unit_test(settings_in_their_own_file),
+        cmocka_unit_test(similar_tensors_are_refused),       cmocka_unit_test(listed_inputs_are_written_by_quantize),
+        cmocka_unit_test(experts_with_and_without_an_order), cmocka_unit_test(permuted_rows_are_loaded),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }
