@@ -107,6 +107,21 @@ static int32_t llama_object(struct writer *w, const struct tool *t, int32_t next
     return put_object(w, t, "parameters", next);
 }
 
+/* One call, or calls with nothing between them, as Llama 4's template writes them, a semicolon, as Llama 3 does, or a line
+ * end, which may also follow the last one. */
+static int32_t llama_calls(struct writer *w, int32_t next)
+{
+    int32_t more = gr_forward(w->b), start = any_tool(w, llama_object, more);
+    if (!w->parallel) {
+        gr_set(w->b, more, next);
+        return start;
+    }
+    int32_t line = put(w, "\n", either(w, next, start));
+    int32_t joined = put(w, ";", maybe(w, " ", maybe(w, "\n", start)));
+    gr_set(w->b, more, gr_alternatives(w->b, (const int32_t[]){ next, start, line, joined }, 4));
+    return start;
+}
+
 static int32_t hermes_call(struct writer *w, const struct tool *t, int32_t next)
 {
     next = maybe(w, "\n", put_mark(w, MARK_CALL_END, next));
@@ -349,7 +364,7 @@ static int32_t calls_after(struct writer *w, enum mark m)
     case ENG_SYNTAX_LLAMA: {
         const bool marks = eng_tool_format_marks_text(w->format);
         int32_t end = marks ? either(w, GR_END, put_mark(w, MARK_CALL, GR_END)) : GR_END;
-        int32_t calls = repeat(w, "; ", MARK_COUNT, llama_object, end);
+        int32_t calls = llama_calls(w, end);
         return marks && m == MARK_CALLS ? either(w, calls, put_mark(w, MARK_CALL, calls)) : calls;
     }
     case ENG_SYNTAX_PYTHONIC: {

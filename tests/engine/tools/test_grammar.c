@@ -271,6 +271,34 @@ static void grammars_texts_are_calls_that_conform(void **state)
     json_decref(tools);
 }
 
+/* Several calls of Llama 4 as its template, other engines and Llama 3 join them. */
+static void llama_joins_calls(void **state)
+{
+    (void)state;
+    static const char f[] = "{\"name\": \"g\", \"parameters\": {}}";
+    static const char *const join[] = { "", "\n", ";", "; ", ";\n" };
+    struct eng_tool_format format = style_of("meta-llama-Llama-4-Scout-17B-16E-Instruct", NULL);
+    json_t *tools = load(tools_text);
+    struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED, .parallel = true };
+    struct gr_grammar *one, *several;
+    char why[256], text[256];
+    assert_int_equal(eng_answer_grammar(&several, &format, &t, why, sizeof why), 0);
+    t.parallel = false;
+    assert_int_equal(eng_answer_grammar(&one, &format, &t, why, sizeof why), 0);
+    for (size_t i = 0; i < sizeof join / sizeof *join; i++) {
+        snprintf(text, sizeof text, "%s%s%s", f, join[i], f);
+        assert_true(accepts(several, text));
+        assert_false(accepts(one, text));
+    }
+    snprintf(text, sizeof text, "%s\n", f);
+    assert_true(accepts(several, text));
+    snprintf(text, sizeof text, "%s, %s", f, f);
+    assert_false(accepts(several, text));
+    gr_close(one);
+    gr_close(several);
+    json_decref(tools);
+}
+
 static void grammars_leave_room(void **state)
 {
     (void)state;
@@ -466,6 +494,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grammars_texts_are_calls_that_conform),
         cmocka_unit_test(grammars_leave_room),
+        cmocka_unit_test(llama_joins_calls),
         cmocka_unit_test(marked_strings_end_at_the_marker),
         cmocka_unit_test(requests_are_refused_in_one_line),
         cmocka_unit_test(names_have_one_limit),
