@@ -44,6 +44,12 @@ static const struct kind kinds[] = {
     { "mistral4", "mistral4", KN_F32, 16, 16, 2, false, false, true, false, false },
     { "phimoe", "phimoe", KN_F16, 32, 16, 2, true, false, false, false, false },
     { "llama4", "llama4", KN_F16, 32, 16, 2, false, false, false, false, false },
+    { "ernie4_5-moe", "ernie4_5-moe", KN_F16, 32, 16, 2, false, false, false, false, true },
+    { "hunyuan-moe", "hunyuan-moe", KN_F16, 32, 16, 2, false, true, false, false, false },
+    { "hy_v3", "hy_v3", KN_F16, 32, 16, 2, false, true, false, false, true },
+    { "exaone-moe", "exaone-moe", KN_F16, 32, 16, 2, false, true, false, false, true },
+    { "bailingmoe", "bailingmoe", KN_F16, 32, 16, 2, false, false, false, false, false },
+    { "glm4moe", "glm4moe", KN_F16, 32, 16, 2, false, false, true, false, true },
 };
 
 struct model {
@@ -53,7 +59,8 @@ struct model {
     struct {
         enum kn_format f;
         uint64_t n;
-    } t[32]; /* format and values of each tensor */
+        bool divisors;
+    } t[32]; /* format and values of each tensor; divisors are positive */
 };
 
 static void tensor(struct model *m, const char *name, enum kn_format f, int n_in, int n_out, int n_mat)
@@ -63,6 +70,7 @@ static void tensor(struct model *m, const char *name, enum kn_format f, int n_in
         f = f == KN_Q8_0 ? KN_F32 : KN_Q8_0;
     moe_writer_tensor(m->w, name, f, n_mat ? 3 : n_out ? 2 : 1, dim);
     m->t[m->n_tensor].f = f;
+    m->t[m->n_tensor].divisors = !strncmp(name, "rope_freqs", 10);
     m->t[m->n_tensor++].n = dim[0] * (n_out ? dim[1] : 1) * (n_mat ? dim[2] : 1);
 }
 
@@ -135,7 +143,8 @@ static void tensors(struct model *m)
     tensor(m, "token_embd.weight", f, k->d_model, N_VOCAB, 0);
     tensor(m, "output_norm.weight", KN_F32, k->d_model, 0, 0);
     tensor(m, "blk.0.attn_norm.weight", KN_F32, k->d_model, 0, 0);
-    tensor(m, "blk.0.ffn_norm.weight", KN_F32, k->d_model, 0, 0);
+    if (strcmp(k->arch, "glm4moe"))
+        tensor(m, "blk.0.ffn_norm.weight", KN_F32, k->d_model, 0, 0);
     (strcmp(k->arch, "mistral4") ? attention : latent_attention)(m);
     further(m);
     if (k->norm) {
@@ -151,6 +160,8 @@ static void tensors(struct model *m)
         tensor(m, "blk.0.post_attention_norm.weight", KN_F32, k->d_model, 0, 0);
         tensor(m, "blk.0.post_ffw_norm.weight", KN_F32, k->d_model, 0, 0);
     }
+    if (!strcmp(k->arch, "glm4moe"))
+        tensor(m, "blk.0.post_attention_norm.weight", KN_F32, k->d_model, 0, 0);
     if (!strcmp(k->arch, "mimo2"))
         tensor(m, "blk.0.attn_sinks.weight", KN_F32, 2, 0, 0);
     if (!strcmp(k->arch, "gemma4")) {
@@ -208,10 +219,12 @@ static void metadata(struct model *m)
         number(m, "expert_used_count", 2);
         number(m, "expert_feed_forward_length", (uint32_t)k->d_ff);
     }
-    if (k->out_norms || !strcmp(k->arch, "mimo2"))
+    if (k->out_norms || !strcmp(k->arch, "mimo2") || !strcmp(k->arch, "exaone-moe"))
         number(m, "attention.sliding_window", 8);
     if (!strcmp(k->arch, "gemma4"))
         moe_writer_value(m->w, "gemma4.final_logit_softcapping", MOE_F32, &factor);
+    if (!strcmp(k->arch, "bailingmoe"))
+        number(m, "expert_shared_count", 0);
     if (k->select_bias && strcmp(k->arch, "mimo2")) {
         number(m, "expert_shared_count", 0);
         number(m, "interleave_moe_layer_step", 1);
@@ -258,7 +271,9 @@ static int write_model(const char *folder, const struct kind *k)
     for (int i = 0; !err && i < m.n_tensor; i++) {
         static uint8_t data[1 << 18];
         const struct kn_format_info *info = kn_format_info(m.t[i].f);
-        struct moe_synth_fill fill = { .format = m.t[i].f, .deviation = 0.2f, .seed = (uint64_t)i };
+        struct moe_synth_fill fill = {
+            .format = m.t[i].f, .mean = m.t[i].divisors, .deviation = m.t[i].divisors ? 0 : 0.2f, .seed = (uint64_t)i
+        };
         size_t n_block = (size_t)m.t[i].n / (size_t)info->block_values;
         kn_assert(n_block * (size_t)info->block_bytes <= sizeof data);
         moe_synth_fill_init(&fill);
@@ -510,6 +525,91 @@ static const struct shape gptq_shapes[] = {
     { "model.layers.0.self_attn.q_proj.qzeros", 2, { 2, 4 }, "I32" },
     { "model.layers.0.self_attn.q_proj.scales", 2, { 2, 32 }, "F16" },
 };
+static const struct shape order_shapes[] = { { "model.layers.0.self_attn.q_proj.g_idx", 1, { 64 }, "I32" } };
+
+/* Experts one by one with the usual names; the norms of Q and K; tensors of single families. */
+static const struct shape named_shapes[] = {
+    { "model.layers.0.mlp.gate.weight", 2, { 2, 16 }, NULL },
+    { "model.layers.0.mlp.experts.0.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.experts.1.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.experts.0.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.experts.1.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.experts.0.down_proj.weight", 2, { 16, 8 }, NULL },
+    { "model.layers.0.mlp.experts.1.down_proj.weight", 2, { 16, 8 }, NULL },
+};
+static const struct shape bias_shapes[] = { { "model.layers.0.mlp.gate.e_score_correction_bias", 1, { 2 }, NULL } };
+static const struct shape qk_shapes[] = {
+    { "model.layers.0.mlp.gate.e_score_correction_bias", 1, { 2 }, NULL },
+    { "model.layers.0.self_attn.q_norm.weight", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.k_norm.weight", 1, { 8 }, NULL },
+};
+static const struct shape hunyuan_shapes[] = {
+    { "model.layers.0.self_attn.query_layernorm.weight", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.key_layernorm.weight", 1, { 8 }, NULL },
+    { "model.layers.0.mlp.shared_mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.shared_mlp.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "model.layers.0.mlp.shared_mlp.down_proj.weight", 2, { 16, 8 }, NULL },
+};
+static const struct shape fused_shapes[] = {
+    { "lm_head.weight", 2, { 8, 16 }, NULL },
+    { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "model.norm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.qkv_proj.weight", 2, { 32, 16 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.mlp.gate_up_proj.weight", 2, { 16, 16 }, NULL },
+    { "model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
+};
+static const struct shape phimoe_shapes[] = {
+    { "lm_head.bias", 1, { 8 }, NULL },
+    { "model.norm.bias", 1, { 16 }, NULL },
+    { "model.layers.0.input_layernorm.bias", 1, { 16 }, NULL },
+    { "model.layers.0.post_attention_layernorm.bias", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.q_proj.bias", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.k_proj.bias", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.v_proj.bias", 1, { 8 }, NULL },
+    { "model.layers.0.self_attn.o_proj.bias", 1, { 16 }, NULL },
+};
+
+/* A vision model's language model. */
+static const struct shape outer_shapes[] = {
+    { "language_model.model.embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.norm.weight", 1, { 16 }, NULL },
+    { "language_model.lm_head.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
+    { "language_model.model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
+    { "language_model.model.layers.0.self_attn.q_proj.weight", 2, { 16, 16 }, NULL },
+    { "language_model.model.layers.0.self_attn.k_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.self_attn.v_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.self_attn.o_proj.weight", 2, { 16, 16 }, NULL },
+    { "vision_tower.patch.weight", 1, { 4 }, NULL },
+};
+static const struct shape mistral3_shapes[] = {
+    { "language_model.model.layers.0.mlp.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.mlp.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.mlp.down_proj.weight", 2, { 16, 8 }, NULL },
+};
+static const struct shape llama4_shapes[] = {
+    { "language_model.model.layers.0.feed_forward.router.weight", 2, { 2, 16 }, NULL },
+    { "language_model.model.layers.0.feed_forward.shared_expert.gate_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.feed_forward.shared_expert.up_proj.weight", 2, { 8, 16 }, NULL },
+    { "language_model.model.layers.0.feed_forward.shared_expert.down_proj.weight", 2, { 16, 8 }, NULL },
+    { "language_model.model.layers.0.feed_forward.experts.gate_up_proj", 3, { 2, 16, 16 }, NULL },
+    { "language_model.model.layers.0.feed_forward.experts.down_proj", 3, { 2, 8, 16 }, NULL },
+};
+static const struct shape latent_shapes[] = {
+    { "lm_head.weight", 2, { 8, 16 }, NULL },
+    { "model.embed_tokens.weight", 2, { 8, 16 }, NULL },
+    { "model.norm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.input_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.post_attention_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.q_proj.weight", 2, { 64, 16 }, NULL },
+    { "model.layers.0.self_attn.kv_a_proj_with_mqa.weight", 2, { 32, 16 }, NULL },
+    { "model.layers.0.self_attn.kv_a_layernorm.weight", 1, { 16 }, NULL },
+    { "model.layers.0.self_attn.kv_b_proj.weight", 2, { 64, 16 }, NULL },
+    { "model.layers.0.self_attn.o_proj.weight", 2, { 16, 32 }, NULL },
+};
 
 /* EAGLE-3 heads of d_model 16, by the names of both kinds. */
 static const struct shape head_shapes[] = {
@@ -543,7 +643,7 @@ struct shapes {
 
 static const struct {
     const char *name, *config, *tokenizer;
-    struct shapes shapes[2];
+    struct shapes shapes[3];
 } folders[] = {
     { "dense",
       "{\"model_type\":\"llama\"," SIXTEEN "\"rope_parameters\":{\"rope_type\":\"llama3\",\"factor\":8.0,"
@@ -639,6 +739,99 @@ static const struct {
       "\"eagle_aux_hidden_state_layer_ids\":[2,4,5],",
       bytes_tokenizer,
       { ALL(speculator_shapes) } },
+    { "ernie",
+      "{\"model_type\":\"ernie4_5_moe\"," SIXTEEN "\"moe_num_experts\":2,\"moe_k\":1,\"moe_num_shared_experts\":0,"
+      "\"moe_layer_start_index\":0,\"moe_layer_end_index\":0,\"moe_layer_interval\":1,\"moe_intermediate_size\":8,"
+      "\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes) } },
+    { "hunyuan",
+      "{\"model_type\":\"hunyuan_v1_moe\"," SIXTEEN "\"head_dim\":8,\"num_experts\":2,\"moe_topk\":1,"
+      "\"rope_parameters\":{\"rope_type\":\"dynamic\",\"alpha\":1000.0,\"rope_theta\":1e4},\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(hunyuan_shapes) } },
+    { "hy_v3",
+      "{\"model_type\":\"hy_v3\"," SIXTEEN "\"head_dim\":8,\"num_experts\":2,\"num_experts_per_tok\":1,"
+      "\"num_shared_experts\":0,\"mlp_layer_types\":[\"sparse\"],\"router_scaling_factor\":2.8,"
+      "\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(qk_shapes) } },
+    { "dots1",
+      "{\"model_type\":\"dots1\"," SIXTEEN "\"head_dim\":8,\"n_routed_experts\":2,\"num_experts_per_tok\":1,"
+      "\"n_shared_experts\":0,\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,"
+      "\"first_k_dense_replace\":0,\"sliding_window\":8,\"layer_types\":[\"sliding_attention\"],"
+      "\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(qk_shapes) } },
+    { "exaone",
+      "{\"model_type\":\"exaone_moe\"," SIXTEEN "\"head_dim\":8,\"num_experts\":2,\"num_experts_per_tok\":1,"
+      "\"num_shared_experts\":0,\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":2.5,"
+      "\"mlp_layer_types\":[\"sparse\"],\"sliding_window\":8,\"layer_types\":[\"sliding_attention\"],"
+      "\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(qk_shapes) } },
+    { "solar",
+      "{\"model_type\":\"solar_open\"," SIXTEEN "\"head_dim\":8,\"n_routed_experts\":2,\"num_experts_per_tok\":1,"
+      "\"n_shared_experts\":0,\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"routed_scaling_factor\":1.5,"
+      "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"rope_theta\":1e6,"
+      "\"original_max_position_embeddings\":32},\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(bias_shapes) } },
+    { "mimo",
+      "{\"model_type\":\"mimo_v2_flash\"," SIXTEEN "\"head_dim\":8,\"v_head_dim\":8,\"swa_num_attention_heads\":2,"
+      "\"swa_num_key_value_heads\":1,\"swa_head_dim\":8,\"swa_v_head_dim\":8,\"n_routed_experts\":2,"
+      "\"num_experts_per_tok\":1,\"n_group\":1,\"topk_group\":1,\"norm_topk_prob\":true,\"sliding_window\":8,"
+      "\"attention_value_scale\":0.7,\"mlp_layer_types\":[\"sparse\"],\"layer_types\":[\"full_attention\"],"
+      "\"rope_parameters\":{\"full_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e6,"
+      "\"partial_rotary_factor\":0.5},\"sliding_attention\":{\"rope_type\":\"default\",\"rope_theta\":1e4,"
+      "\"partial_rotary_factor\":0.5}},\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(named_shapes), ALL(bias_shapes) } },
+    { "smollm3",
+      "{\"model_type\":\"smollm3\"," SIXTEEN "\"no_rope_layers\":[1],\"no_rope_layer_interval\":4,"
+      "\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(dense_shapes) } },
+    { "phi3",
+      "{\"model_type\":\"phi3\"," SIXTEEN "\"sliding_window\":8,\"original_max_position_embeddings\":32,"
+      "\"rope_parameters\":{\"rope_type\":\"longrope\",\"rope_theta\":1e4,\"short_factor\":[1.0,1.1,1.2,1.3],"
+      "\"long_factor\":[1.0,2.0,3.0,4.0]},\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(fused_shapes) } },
+    { "phimoe",
+      "{\"model_type\":\"phimoe\"," SIXTEEN "\"num_local_experts\":2,\"num_experts_per_tok\":2,"
+      "\"attention_bias\":true,\"lm_head_bias\":true,\"router_jitter_noise\":0.01,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(sixteen_shapes), ALL(expert_shapes), ALL(phimoe_shapes) } },
+    { "mistral3",
+      "{\"model_type\":\"mistral3\",\"text_config\":{\"model_type\":\"ministral3\"," SIXTEEN
+      "\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2.0,\"rope_theta\":1e6,"
+      "\"original_max_position_embeddings\":32,\"mscale\":1.0,\"mscale_all_dim\":1.0,"
+      "\"llama_4_scaling_beta\":0.1},\"head_dim\":8,\"intermediate_size\":8},",
+      bytes_tokenizer,
+      { ALL(outer_shapes), ALL(mistral3_shapes) } },
+    { "mistral4",
+      "{\"model_type\":\"mistral4\",\"hidden_size\":16,\"num_attention_heads\":2,\"num_key_value_heads\":2,"
+      "\"q_lora_rank\":null,\"kv_lora_rank\":16,\"qk_nope_head_dim\":16,\"qk_rope_head_dim\":16,\"qk_head_dim\":32,"
+      "\"v_head_dim\":16,\"n_routed_experts\":2,\"num_experts_per_tok\":1,\"n_shared_experts\":0,\"n_group\":1,"
+      "\"topk_group\":1,\"first_k_dense_replace\":0,\"rope_parameters\":{\"rope_type\":\"yarn\",\"factor\":2.0,"
+      "\"rope_theta\":1e4,\"original_max_position_embeddings\":32,\"llama_4_scaling_beta\":0.1},"
+      "\"moe_intermediate_size\":8,\"intermediate_size\":8,",
+      bytes_tokenizer,
+      { ALL(latent_shapes), ALL(named_shapes) } },
+    { "llama4",
+      "{\"model_type\":\"llama4\",\"text_config\":{\"model_type\":\"llama4_text\"," SIXTEEN
+      "\"head_dim\":8,\"num_local_experts\":2,\"num_experts_per_tok\":1,\"interleave_moe_layer_step\":1,"
+      "\"attention_chunk_size\":8192,\"layer_types\":[\"chunked_attention\"],\"no_rope_layers\":[1],"
+      "\"moe_layers\":[0],\"use_qk_norm\":true,\"intermediate_size_mlp\":8,\"intermediate_size\":8},",
+      bytes_tokenizer,
+      { ALL(outer_shapes), ALL(llama4_shapes) } },
+    { "gptq_order",
+      "{\"model_type\":\"llama\",\"hidden_size\":64,\"num_attention_heads\":2,\"num_key_value_heads\":1,\"head_dim\":16,"
+      "\"intermediate_size\":8,\"tie_word_embeddings\":true,\"quantization_config\":{\"quant_method\":\"gptq\",\"bits\":4,"
+      "\"group_size\":32,\"sym\":false,\"desc_act\":true},",
+      bytes_tokenizer,
+      { ALL(gptq_shapes), ALL(order_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)
@@ -667,7 +860,7 @@ static void write_folders(const char *folder)
         struct gguf g = { 0 }, header = { 0 };
         char path[512];
         uint64_t at = 0;
-        for (int list = 0; list < 2; list++)
+        for (int list = 0; list < 3; list++)
             for (int k = 0; k < folders[i].shapes[list].n; k++)
                 at = add_shape(&header, &folders[i].shapes[list].shape[k], at);
         gguf_u8(&header, '}');
