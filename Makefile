@@ -73,13 +73,13 @@ ISA_avx512 = $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni
 ISA_vbmi   = $(ISA_avx512) -mavx512vbmi -mgfni
 VBMI       = cpu/matmul_256.tmpl cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl # only these are compiled for it
 
-SRC_kernels     = pass_fields device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
+SRC_kernels     = pass_fields fuse device core/base core/io core/memory core/machine core/threads core/json cpu/math cpu/formats \
                   cpu/grids cpu/decode cpu/reference_matmul cpu/reference cpu/logits cpu/encode cpu/encode_32 cpu/encode_grid cpu/encode.tmpl \
                   cpu/encode_32.tmpl cpu/encode_grid.tmpl cpu/quantize.tmpl cpu/repack.tmpl cpu/matmul_256.tmpl \
                   cpu/matmul_32.tmpl cpu/matmul_float.tmpl cpu/matmul.tmpl cpu/vector.tmpl cpu/logits.tmpl \
                   cpu/attention.tmpl cpu/delta.tmpl cpu/probe cpu/probe.tmpl cpu/dispatch cpu/pass/rows cpu/pass/products \
                   cpu/pass/attention cpu/pass/attend cpu/pass/delta_net cpu/pass/draft_head cpu/pass/router cpu/pass/experts cpu/pass/queue \
-                  cuda/driver cuda/device cuda/memory cuda/stage cuda/await cuda/queue cuda/self_test cuda/kept_test cuda/images
+                  cuda/driver cuda/device cuda/memory cuda/stage cuda/await cuda/queue cuda/fused cuda/self_test cuda/kept_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill pin store packer
 SRC_speculative = params penalties steps sample tree verify recall copy drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain
@@ -246,7 +246,7 @@ interpreter = $(out)/tests/gpu/libcuda.so.1
 $(out)/tests/cuda/%.o: CPPFLAGS += -DCUDA_INTERPRETER='"$(interpreter)"'
 $(out)/tests/cuda/%: $(out)/tests/cuda/%.o $(call closure,kernels) | $(if $(NVCC),$(interpreter))
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,kernels) -lcmocka -o $@
-$(patsubst %,$(out)/tests/cuda/test_%,forward ahead): %: %.o $(call closure,moe)
+$(patsubst %,$(out)/tests/cuda/test_%,forward ahead launches): %: %.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,moe) -lcmocka -o $@
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
 $(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/spillway

@@ -11,7 +11,7 @@ mkdir -p "$to"
   git describe --always --dirty 2>/dev/null; date -u +%F; } >"$to/machine.txt" 2>&1
 cat "$to/machine.txt"
 
-for t in test_products test_pass test_pass_layers test_shapes test_forward; do
+for t in test_products test_fused test_pass test_pass_layers test_shapes test_forward; do
     if timeout 60 "$out/tests/cuda/$t" >"$to/$t.log" 2>&1 && ! grep -q '^skipped: ' "$to/$t.log"; then
         echo "ok   $t"
     else

@@ -11,7 +11,7 @@
  * Fields.   kn_op_fields() names the memory that an operation reads and writes, field by field.  It is the contract for
  *           backends that reorder operations, and tests hold every operation to it.
  * Fusing.   An operation is one group of steps that a device can run without writing the values between them: norm and
- *           codes, products and activation.  The steps that the CPU must separate by a barrier are parallel regions of
+ *           codes, products and activation.  kn_may_fuse() says which neighbours a device may run as one, too.  The steps that the CPU must separate by a barrier are parallel regions of
  *           kernels/cpu/pass/. */
 #ifndef KERNELS_PASS_H
 #define KERNELS_PASS_H
@@ -675,5 +675,8 @@ const char *kn_op_name(enum kn_op_kind kind);
 enum kn_access { KN_READS, KN_WRITES, KN_CHANGES, KN_SCRATCH };
 typedef void kn_field_visit(void *arg, const char *field, enum kn_access access, const void *at, size_t bytes);
 void kn_op_fields(const struct kn_op *op, kn_field_visit *visit, void *arg);
+
+/* Whether a device may run `next`, which was added behind op, as one with it (fuse.c). */
+bool kn_may_fuse(const struct kn_op *op, const struct kn_op *next);
 
 #endif

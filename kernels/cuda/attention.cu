@@ -1,7 +1,7 @@
 /* Softmax attention and latent attention (kernels/cpu/reference.c).
  *
- * attend: a block computes one query head of a row, either over all of the row's spans, or over one of them; then
- * attend_join merges the parts of a row, in order.  Within a chunk of 64 positions each warp computes the scores of its
+ * attend: a block computes one query head of a row, either over all of the row's spans, or over one of them; then the last
+ * of a head's blocks merges its parts, in order.  The last of the heads that share a record of codes makes it.  Within a chunk of 64 positions each warp computes the scores of its
  * positions, and each thread sums its outputs over the positions, ascending: the values of a position are read by
  * neighbouring threads. */
 #include "kernels/cuda/block.cuh"
@@ -352,64 +352,24 @@ KN_DEVICE int first_position(const struct kn_op_attend &o, const struct kn_row *
     return kn_first_position(r->position, o.window, o.chunked);
 }
 
-/* Grid: heads, rows, spans.  With parts NULL a block goes through all spans of its row; else it computes span
- * blockIdx.z of the row, counted from the first that is attended to, to parts [row, head, span]: most, sum, outputs. */
-template <int KV, int OWN> KN_DEVICE void attend(const struct kn_op_attend &o, float *parts)
+/* The codes of this head's outputs, which are written: by the last of the heads whose outputs fill whole records. */
+KN_DEVICE void block_code_head(const struct kn_op_attend &o, size_t row, int head, uint32_t *count)
 {
-    __shared__ struct chunk_memory m;
-    size_t row = blockIdx.y;
-    int head = (int)blockIdx.x, kv_head = head / (o.n_head / o.n_kv);
-    const struct kn_row *r = &o.rows.row[row];
-    if (o.rows.status[row])
-        return;
-    struct head h = { r,
-                      cache_keys(o.cache, kv_head),
-                      cache_values(o.cache, kv_head),
-                      o.q + (row * (size_t)o.n_head + (size_t)head) * (size_t)o.d_key,
-                      o.d_key,
-                      o.d_value,
-                      o.scale };
-    int last = r->position, first = first_position(o, r), span0 = first / KN_SPAN, n_span = last / KN_SPAN - span0 + 1;
-    if (parts && (int)blockIdx.z >= n_span)
-        return;
-    if (KV == KN_KV_INT8)
-        block_query_codes(h, m);
-    __syncthreads();
-    struct part<OWN> total = {
-    };
-    for (int i = parts ? (int)blockIdx.z : 0; i < (parts ? (int)blockIdx.z + 1 : n_span); i++) {
-        struct part<OWN> span;
-        int lo = max(first, (span0 + i) * KN_SPAN);
-        block_span<KV>(h, m, lo, min(last, (span0 + i) * KN_SPAN + KN_SPAN - 1), span);
-        merge(total, span, i == 0 || parts);
-    }
-    if (!parts) {
-        finish_head(o, row, head, total);
+    if (o.by_head) {
+        __syncthreads();
+        block_code_row(o.out, o.kinds, o.d_value, row * (size_t)o.n_head + (size_t)head);
         return;
     }
-    float *to = parts + ((row * gridDim.x + blockIdx.x) * gridDim.z + blockIdx.z) * (size_t)(o.d_value + 2);
-    if (threadIdx.x == 0) {
-        to[0] = total.most;
-        to[1] = total.sum;
-    }
-#pragma unroll
-    for (int k = 0; k < OWN; k++)
-        if ((int)threadIdx.x + k * THREADS < o.d_value)
-            to[2 + threadIdx.x + k * THREADS] = total.o[k];
+    int n = kn_cuda_heads_of_record(o.d_value), first = head / n * n, end = min(first + n, o.n_head);
+    if (block_is_last(count + row * (size_t)o.n_head + (size_t)head / n, end - first))
+        code_row(o.out, o.kinds, end * o.d_value, row, first * o.d_value / KN_GROUP + warp_of(), n_warp_of());
 }
 
-/* Grid: heads, rows.  n_part: parts of each head in memory. */
-template <int OWN> KN_DEVICE void attend_join(const struct kn_op_attend &o, const float *parts, int n_part)
+/* Merges the n parts of a head, in order. */
+template <int OWN> KN_DEVICE void join(const struct kn_op_attend &o, const float *from, int n, struct part<OWN> &total)
 {
-    size_t row = blockIdx.y;
-    const struct kn_row *r = &o.rows.row[row];
-    if (o.rows.status[row])
-        return;
-    int n_span = r->position / KN_SPAN - first_position(o, r) / KN_SPAN + 1;
-    struct part<OWN> total, span;
-    for (int s = 0; s < n_span; s++) {
-        const float *from = parts +
-                            ((row * gridDim.x + blockIdx.x) * (size_t)n_part + (size_t)s) * (size_t)(o.d_value + 2);
+    struct part<OWN> span;
+    for (int s = 0; s < n; s++, from += o.d_value + 2) {
         span.most = from[0];
         span.sum = from[1];
 #pragma unroll
@@ -417,15 +377,77 @@ template <int OWN> KN_DEVICE void attend_join(const struct kn_op_attend &o, cons
             span.o[k] = (int)threadIdx.x + k * THREADS < o.d_value ? from[2 + threadIdx.x + k * THREADS] : 0;
         merge(total, span, s == 0);
     }
-    finish_head(o, row, (int)blockIdx.x, total);
+}
+
+template <int OWN> KN_DEVICE void put_part(const struct kn_op_attend &o, const struct part<OWN> &x, float *to)
+{
+    if (threadIdx.x == 0) {
+        to[0] = x.most;
+        to[1] = x.sum;
+    }
+#pragma unroll
+    for (int k = 0; k < OWN; k++)
+        if ((int)threadIdx.x + k * THREADS < o.d_value)
+            to[2 + threadIdx.x + k * THREADS] = x.o[k];
+}
+
+/* The attention of a live row's head, or if there are parts of one span of it.  Returns whether total is the whole. */
+template <int KV, int OWN>
+KN_DEVICE bool block_attend(const struct kn_op_attend &o, const struct kn_cuda_parts &p, struct part<OWN> &total)
+{
+    __shared__ struct chunk_memory m;
+    size_t row = blockIdx.y, item = row * (size_t)o.n_head + blockIdx.x;
+    int head = (int)blockIdx.x, kv_head = head / (o.n_head / o.n_kv);
+    const struct kn_row *r = &o.rows.row[row];
+    struct head h = { r,         cache_keys(o.cache, kv_head),        cache_values(o.cache, kv_head),
+                      o.q + item * (size_t)o.d_key, o.d_key, o.d_value, o.scale };
+    int last = r->position, first = first_position(o, r), span0 = first / KN_SPAN, n_span = last / KN_SPAN - span0 + 1;
+    if (p.part && (int)blockIdx.z >= n_span)
+        return false;
+    if (KV == KN_KV_INT8)
+        block_query_codes(h, m);
+    __syncthreads();
+    for (int i = p.part ? (int)blockIdx.z : 0; i < (p.part ? (int)blockIdx.z + 1 : n_span); i++) {
+        struct part<OWN> span;
+        int lo = max(first, (span0 + i) * KN_SPAN);
+        block_span<KV>(h, m, lo, min(last, (span0 + i) * KN_SPAN + KN_SPAN - 1), span);
+        merge(total, span, i == 0 || p.part);
+    }
+    if (!p.part || n_span == 1)
+        return true;
+    float *parts = p.part + item * gridDim.z * (size_t)(o.d_value + 2);
+    put_part(o, total, parts + blockIdx.z * (size_t)(o.d_value + 2));
+    if (!block_is_last(p.spans + item, n_span))
+        return false;
+    join(o, parts, n_span, total);
+    return true;
+}
+
+/* Grid: heads, rows, spans.  Without parts a block goes through all spans of its row; else it computes span blockIdx.z of the
+ * row, counted from the first that is attended to. */
+template <int KV, int OWN> KN_DEVICE void attend(const struct kn_op_attend &o, const struct kn_cuda_parts &p)
+{
+    size_t row = blockIdx.y;
+    struct part<OWN> total = {
+    };
+    if (!o.rows.status[row]) {
+        if (!block_attend<KV, OWN>(o, p, total))
+            return;
+        finish_head(o, row, (int)blockIdx.x, total);
+    } else if (o.by_head || blockIdx.z) {
+        return;
+    }
+    if (o.kinds & ~(1u << KN_ACT_F32))
+        block_code_head(o, row, (int)blockIdx.x, p.heads);
 }
 
 /* For d_value up to THREADS, and for all others. */
 #define MANY ((KN_MAX_D_HEAD + THREADS - 1) / THREADS)
 #define ATTEND(KV, name, OWN)                                                                                          \
-    KN_KERNEL(attend_##KV##name, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, float *parts)              \
+    KN_KERNEL(attend_##KV##name, THREADS, 3)                                                               \
+    (const __grid_constant__ struct kn_op_attend o, const __grid_constant__ struct kn_cuda_parts p)                    \
     {                                                                                                                  \
-        attend<KN_KV_##KV, OWN>(o, parts);                                                                             \
+        attend<KN_KV_##KV, OWN>(o, p);                                                                                 \
     }
 ATTEND(F16, , 1)
 ATTEND(F16, _wide, MANY)
@@ -433,13 +455,3 @@ ATTEND(F32, , 1)
 ATTEND(F32, _wide, MANY)
 ATTEND(INT8, , 1)
 ATTEND(INT8, _wide, MANY)
-
-KN_KERNEL(attend_join, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
-{
-    attend_join<1>(o, parts, n_part);
-}
-
-KN_KERNEL(attend_join_wide, THREADS, 3)(const __grid_constant__ struct kn_op_attend o, const float *parts, int n_part)
-{
-    attend_join<MANY>(o, parts, n_part);
-}

@@ -58,6 +58,9 @@ int kn_cuda_await(struct kn_queue *base, const uint32_t *word, uint32_t value)
     struct kn_cuda_queue *q = (struct kn_cuda_queue *)base;
     uint64_t since = kn_now_ns();
     q->device->driver->context_use(q->device->context);
+    kn_cuda_launch_held(q);
+    if (q->beside)
+        kn_cuda_launch_held(q->beside);
     while (!q->error && !(q->beside && q->beside->error)) {
         for (int i = 0; i < SPINS; i++)
             if (kn_word_reached(word, value))

@@ -52,6 +52,22 @@ KN_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + kn_expf_inline(-x)); }
 KN_DEVICE float gated(float x, float by) { return x / (1.0f + kn_expf_inline(-by)); }
 KN_DEVICE float clamped(float x, float most) { return x > most ? most : x < -most ? -most : x; }
 
+/* ---- blocks that end last ------------------------------------------------------------------------------------ */
+
+/* Whether this block is the last of n that come here with this count; then it sees all that the others have written
+ * before.  The count is 0 again. */
+KN_DEVICE bool block_is_last(uint32_t *count, int n)
+{
+    __shared__ bool last;
+    __threadfence();
+    __syncthreads();
+    if (threadIdx.x == 0)
+        last = atomicInc(count, (unsigned)n - 1) == (unsigned)n - 1;
+    __syncthreads();
+    __threadfence();
+    return last;
+}
+
 /* ---- sums -------------------------------------------------------------------------------------------------- */
 
 /* The halving tree over 64 accumulators, of which the lane has numbers `lane` and `lane` + 32; the sum for all lanes.
@@ -226,11 +242,11 @@ KN_DEVICE void warp_code_record(int kind, const float *x, int n, struct kn_codes
         out->d[lane_of() / 4] = s.d;
 }
 
-/* The codes of row `row` of a, of these kinds, by warps `warp`, warp + n_warp .. */
-KN_DEVICE void code_row(const struct kn_acts &a, unsigned kinds, int n, size_t row, int warp, int n_warp)
+/* Codes of the first n values of row `row` of a, of these kinds: records `first`, first + step .. */
+KN_DEVICE void code_row(const struct kn_acts &a, unsigned kinds, int n, size_t row, int first, int step)
 {
     const float *x = a.x + row * a.stride;
-    for (int i = warp; i < (n + KN_GROUP - 1) / KN_GROUP; i += n_warp) {
+    for (int i = first; i < (n + KN_GROUP - 1) / KN_GROUP; i += step) {
         int at = i * KN_GROUP, m = min(KN_GROUP, n - at);
         if (kinds & 1u << KN_ACT_Q32)
             warp_code_record(KN_ACT_Q32, x + at, m,

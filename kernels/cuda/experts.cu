@@ -1,9 +1,10 @@
-/* Router and experts: route, plan, guess, group; the activation between an FFN's products (groups.cu), and the sum over a
+/* Router and experts: route, plan, guess, group, alone and one after the other in one launch; the activation between an FFN's products (groups.cu), of many rows, and the sum over a
  * row's experts (kernels/cpu/pass/router.c, experts.c). */
-#include "kernels/cuda/block.cuh"
-#include "kernels/cuda/launch.h"
+#include "kernels/cuda/activate.cuh"
+#include "kernels/cuda/norm.cuh"
+#include "kernels/cuda/products.cuh"
 
-#define THREADS KN_CUDA_ROW_THREADS
+#define THREADS KN_CUDA_ROW_THREADS /* at most: the blocks of a router's product have fewer */
 #define N_WARP  (THREADS / KN_WARP)
 
 /* ---- route -------------------------------------------------------------------------------------------------- */
@@ -13,7 +14,7 @@ KN_DEVICE uint64_t block_next_key(const float *x, int n, uint64_t below)
 {
     __shared__ uint64_t best[N_WARP], total;
     uint64_t key = 0;
-    for (int e = (int)threadIdx.x; e < n; e += THREADS) {
+    for (int e = (int)threadIdx.x; e < n; e += (int)blockDim.x) {
         uint64_t k = kn_rank_key(x[e], e);
         if (k < below && k > key)
             key = k;
@@ -24,7 +25,7 @@ KN_DEVICE uint64_t block_next_key(const float *x, int n, uint64_t below)
         best[warp_of()] = key;
     __syncthreads();
     if (threadIdx.x == 0) {
-        for (int i = 1; i < N_WARP; i++)
+        for (int i = 1; i < n_warp_of(); i++)
             key = max(key, best[i]);
         total = key;
     }
@@ -53,7 +54,7 @@ KN_DEVICE void block_limit_groups(const struct kn_op_route &o, float *rank)
     __shared__ int32_t best[KN_MAX_GROUP];
     __shared__ bool keep[KN_MAX_GROUP];
     int n = o.n_expert / o.n_group, t = (int)threadIdx.x;
-    for (int g = t; g < o.n_group; g += THREADS) {
+    for (int g = t; g < o.n_group; g += (int)blockDim.x) {
         uint64_t first = 0, second = 0;
         for (int e = 0; e < n; e++) {
             uint64_t key = kn_rank_key(rank[g * n + e], e);
@@ -67,10 +68,10 @@ KN_DEVICE void block_limit_groups(const struct kn_op_route &o, float *rank)
     }
     __syncthreads();
     block_choose(score, o.n_group, o.n_group_used, best);
-    for (int i = t; i < o.n_group_used; i += THREADS)
+    for (int i = t; i < o.n_group_used; i += (int)blockDim.x)
         keep[best[i]] = true;
     __syncthreads();
-    for (int e = t; e < o.n_expert; e += THREADS)
+    for (int e = t; e < o.n_expert; e += (int)blockDim.x)
         rank[e] = keep[e / n] ? rank[e] : -INFINITY;
     __syncthreads();
 }
@@ -91,31 +92,10 @@ KN_DEVICE float warp_mix(const struct kn_op_route &o, const float *p, const int3
     return weight;
 }
 
-KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
+/* The weights of a row's chosen experts. */
+KN_DEVICE void warp_weights(const struct kn_op_route &o, const float *p, const int32_t *id, float *rank, float *weight)
 {
-    size_t row = blockIdx.x, at = row * (size_t)o.n_expert, used = row * (size_t)o.n_used;
-    float *p = o.logit + at, *weight = o.weight + used, *rank = p;
-    int32_t *id = o.id + used;
-    int t = (int)threadIdx.x;
-    for (int e = t; o.bias && e < o.n_expert; e += THREADS)
-        p[e] = p[e] + o.bias[e];
-    __syncthreads();
-    if (o.gating == KN_GATING_SOFTMAX && t < KN_WARP)
-        warp_softmax(p, o.n_expert);
-    for (int e = t; o.gating == KN_GATING_SIGMOID && e < o.n_expert; e += THREADS)
-        p[e] = sigmoid(p[e]);
-    __syncthreads();
-    if (o.select_bias || o.n_group > 1) {
-        rank = o.rank + at;
-        for (int e = t; e < o.n_expert; e += THREADS)
-            rank[e] = o.select_bias ? p[e] + o.select_bias[e] : p[e];
-        __syncthreads();
-        if (o.n_group > 1)
-            block_limit_groups(o, rank);
-    }
-    block_choose(rank, o.n_expert, o.n_used, id);
-    if (t >= KN_WARP)
-        return;
+    int t = lane_of();
     for (int i = t; i < o.n_used; i += KN_WARP)
         weight[i] = p[id[i]];
     __syncwarp();
@@ -124,7 +104,7 @@ KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
     for (int i = t; o.gating == KN_GATING_CHOSEN_SIGMOID && i < o.n_used; i += KN_WARP)
         weight[i] = sigmoid(weight[i]);
     for (int i = 0; o.gating == KN_GATING_MIXER && i < o.n_used; i++) {
-        float mixed = warp_mix(o, p, id, o.rank + at, i);
+        float mixed = warp_mix(o, p, id, rank, i);
         if (t == 0)
             weight[i] = mixed;
     }
@@ -137,6 +117,33 @@ KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o)
         float w = (o.norm_topk ? weight[i] / (sum + 1e-20f) : weight[i]) * o.scale; /* all may be 0 */
         weight[i] = o.expert_scale ? w * o.expert_scale[id[i]] : w;
     }
+}
+
+KN_DEVICE void block_route(const struct kn_op_route &o, size_t row)
+{
+    size_t at = row * (size_t)o.n_expert, used = row * (size_t)o.n_used;
+    float *p = o.logit + at, *weight = o.weight + used, *rank = p;
+    int32_t *id = o.id + used;
+    int t = (int)threadIdx.x;
+    for (int e = t; o.bias && e < o.n_expert; e += (int)blockDim.x)
+        p[e] = p[e] + o.bias[e];
+    __syncthreads();
+    if (o.gating == KN_GATING_SOFTMAX && t < KN_WARP)
+        warp_softmax(p, o.n_expert);
+    for (int e = t; o.gating == KN_GATING_SIGMOID && e < o.n_expert; e += (int)blockDim.x)
+        p[e] = sigmoid(p[e]);
+    __syncthreads();
+    if (o.select_bias || o.n_group > 1) {
+        rank = o.rank + at;
+        for (int e = t; e < o.n_expert; e += (int)blockDim.x)
+            rank[e] = o.select_bias ? p[e] + o.select_bias[e] : p[e];
+        __syncthreads();
+        if (o.n_group > 1)
+            block_limit_groups(o, rank);
+    }
+    block_choose(rank, o.n_expert, o.n_used, id);
+    if (t < KN_WARP)
+        warp_weights(o, p, id, o.rank + at, weight);
 }
 
 /* ---- plan and guess ----------------------------------------------------------------------------------------- */
@@ -155,7 +162,7 @@ KN_DEVICE int block_sum_before(int x, int *all)
         of_warp[warp_of()] = sum;
     __syncthreads();
     *all = 0;
-    for (int i = 0; i < N_WARP; i++) {
+    for (int i = 0; i < n_warp_of(); i++) {
         before += i < warp_of() ? of_warp[i] : 0;
         *all += of_warp[i];
     }
@@ -163,13 +170,13 @@ KN_DEVICE int block_sum_before(int x, int *all)
     return before + sum - x;
 }
 
-/* One block.  A thread takes an expert: it counts the expert's pairs, and then lists them, in the order of the rows. */
-KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o)
+/* A thread takes an expert: it counts the expert's pairs, and then lists them, in the order of the rows. */
+KN_DEVICE void block_plan(const struct kn_op_plan &o)
 {
     const struct kn_plan *p = &o.plan;
     int32_t *expert = p->expert, *first = p->first, *row = p->row, *pair = p->pair;
     int n_pair = 0, n = 0, pairs = o.rows.n * o.n_used;
-    for (int e0 = 0; e0 < o.n_expert; e0 += THREADS) {
+    for (int e0 = 0; e0 < o.n_expert; e0 += (int)blockDim.x) {
         int e = e0 + (int)threadIdx.x, count = 0, all_pairs, all_experts;
         for (int i = 0; e < o.n_expert && i < pairs; i++)
             count += o.id[i] == e && !o.rows.status[i / o.n_used];
@@ -193,11 +200,11 @@ KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o)
     }
 }
 
-/* One block.  An expert's place in the list is the number of experts that come before it. */
-KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o)
+/* An expert's place in the list is the number of experts that come before it. */
+KN_DEVICE void block_guess(const struct kn_op_guess &o)
 {
     int pairs = o.rows.n * o.n_used, n = 0;
-    for (int e = (int)threadIdx.x; e < o.n_expert; e += THREADS) {
+    for (int e = (int)threadIdx.x; e < o.n_expert; e += (int)blockDim.x) {
         float sum = 0;
         for (int i = 0; i < pairs; i++)
             if (o.id[i] == e && !o.rows.status[i / o.n_used])
@@ -205,7 +212,7 @@ KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o)
         o.sum[e] = sum;
     }
     __syncthreads();
-    for (int e0 = 0; e0 < o.n_expert; e0 += THREADS) {
+    for (int e0 = 0; e0 < o.n_expert; e0 += (int)blockDim.x) {
         int e = e0 + (int)threadIdx.x, place = 0, all;
         bool listed = e < o.n_expert && o.sum[e] > 0;
         for (int i = 0; listed && i < o.n_expert; i++)
@@ -231,7 +238,7 @@ KN_DEVICE int block_absent_outputs(const struct kn_op_group &o, int n, int *n_ab
     const int32_t *first = o.plan.first;
     int outputs = 0, all;
     *n_absent = 0;
-    for (int e0 = 0; e0 < n; e0 += THREADS) {
+    for (int e0 = 0; e0 < n; e0 += (int)blockDim.x) {
         int e = e0 + (int)threadIdx.x;
         bool absent = e < n && is_absent(o, e);
         block_sum_before(absent ? first[e + 1] - first[e] : 0, &all);
@@ -248,7 +255,7 @@ KN_DEVICE void block_number_outputs(const struct kn_op_group &o, int n)
 {
     const struct kn_plan *p = &o.plan;
     int n_absent, n_first = block_absent_outputs(o, n, &n_absent), before = 0;
-    for (int e0 = 0; e0 < n; e0 += THREADS) {
+    for (int e0 = 0; e0 < n; e0 += (int)blockDim.x) {
         int e = e0 + (int)threadIdx.x, first = e < n ? p->first[e] : 0, end = e < n ? p->first[e + 1] : 0, all;
         bool absent = e < n && is_absent(o, e);
         int absent_before = before + block_sum_before(absent ? end - first : 0, &all);
@@ -272,13 +279,13 @@ KN_DEVICE void block_number_outputs(const struct kn_op_group &o, int n)
 }
 
 /* A thread makes a group.  Groups are copied by words, padding included. */
-KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o)
+KN_DEVICE void block_group(const struct kn_op_group &o)
 {
     enum { WORDS = sizeof(struct kn_group) / sizeof(uint64_t) };
     static_assert(sizeof(struct kn_group) % sizeof(uint64_t) == 0, "a group is whole words");
     const struct kn_plan *p = &o.plan;
     int n = *p->n_expert;
-    for (int i = (int)threadIdx.x; i < o.n_group; i += THREADS) {
+    for (int i = (int)threadIdx.x; i < o.n_group; i += (int)blockDim.x) {
         int e = i < n ? p->expert[i] - o.expert0 : 0;
         struct kn_group *g = &o.group[i];
         const uint64_t *from = (const uint64_t *)&o.expert[e];
@@ -294,55 +301,71 @@ KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o)
         block_number_outputs(o, n);
 }
 
-/* ---- activation --------------------------------------------------------------------------------------------- */
+/* ---- the kernels of these ------------------------------------------------------------------------------------ */
 
-KN_DEVICE float activated(const struct kn_op_gate_up &o, float gate, float up)
+KN_KERNEL(route, THREADS, 2)(const __grid_constant__ struct kn_op_route o) { block_route(o, blockIdx.x); }
+KN_KERNEL(plan, THREADS, 2)(const __grid_constant__ struct kn_op_plan o) { block_plan(o); }
+KN_KERNEL(guess, THREADS, 2)(const __grid_constant__ struct kn_op_guess o) { block_guess(o); }
+KN_KERNEL(group, THREADS, 2)(const __grid_constant__ struct kn_op_group o) { block_group(o); }
+
+/* Lists the choices of all rows, by one block. */
+KN_DEVICE void block_list(const struct kn_cuda_choice &c)
 {
-    if (o.activation == KN_GEGLU) {
-        const float twice = 1.5957691216057308f, cube = 0.044715f;
-        return gated(gate, twice * (gate + cube * (gate * gate * gate))) * up;
+    if (c.has & 1u << KN_OP_PLAN)
+        block_plan(c.plan);
+    if (c.has & 1u << KN_OP_GUESS)
+        block_guess(c.guess);
+    if (c.has & 1u << KN_OP_GROUP) {
+        __syncthreads();
+        block_group(c.group);
     }
-    if (o.limit > 0) {
-        float g = o.limit < gate ? o.limit : gate, u = o.limit < up ? o.limit : up;
-        u = -o.limit > u ? -o.limit : u;
-        return gated(g, o.alpha * g) * (u + 1.0f);
-    }
-    return gated(gate, gate) * up;
 }
+
+/* Grid: rows.  The last block to have routed its row lists the choices of all. */
+KN_KERNEL(choose, THREADS, 2)(const __grid_constant__ struct kn_cuda_choice c)
+{
+    block_route(c.route, blockIdx.x);
+    if (block_is_last(c.count, (int)gridDim.x))
+        block_list(c);
+}
+
+/* Grid as of products, of one row.  The last block routes the row. */
+template <class W> KN_DEVICE void choose_by_product(const struct kn_op_products &p, const struct kn_cuda_choice &c)
+{
+    block_product<W, 1>(p.product[blockIdx.z]);
+    if (!block_is_last(c.count, (int)(gridDim.x * gridDim.z)))
+        return;
+    block_route(c.route, 0);
+    __syncthreads();
+    block_list(c);
+}
+
+#define CHOOSE(F)                                                                                                      \
+    KN_KERNEL(choose_##F, KN_CUDA_SLOTS * 4, 2)                                                                        \
+    (const __grid_constant__ struct kn_op_products p, const __grid_constant__ struct kn_cuda_choice c)                 \
+    {                                                                                                                  \
+        choose_by_product<weights_##F>(p, c);                                                                          \
+    }
+CHOOSE(F32)
+CHOOSE(F16)
+CHOOSE(BF16)
+
+/* ---- activation --------------------------------------------------------------------------------------------- */
 
 /* Grid: parts of a group, groups. */
 KN_KERNEL(activate, THREADS, 2)(const __grid_constant__ struct kn_op_gate_up o)
 {
     const struct kn_group *g = &o.group[blockIdx.y];
-    size_t d = (size_t)o.d_act, own = (size_t)g->bias * d;
     int n = g->n;
-    for (int i = (int)blockIdx.x; i < n; i += (int)gridDim.x) {
-        int part = g->first + i;
-        size_t row = (size_t)(o.pair ? o.pair[part] : part);
-        float *x = o.act.x + row * o.act.stride;
-        for (size_t k = threadIdx.x; k < d; k += THREADS) {
-            float gate = o.interleaved ? o.gate[2 * (row * d + k)] : o.gate[row * d + k];
-            float up = o.interleaved ? o.gate[2 * (row * d + k) + 1] : o.up[row * d + k];
-            if (o.in_scale) {
-                gate = gate * o.in_scale[row];
-                up = up * o.in_scale[row];
-            }
-            if (o.gate_bias) {
-                gate = gate + o.gate_bias[own + k];
-                up = up + o.up_bias[own + k];
-            }
-            x[k] = activated(o, gate, up);
-        }
-        __syncthreads();
-        block_code_row(o.act, o.kinds, o.d_act, row);
-    }
+    for (int i = (int)blockIdx.x; i < n; i += (int)gridDim.x)
+        block_activate(o, *g, g->first + i, 0, o.d_act);
 }
 
 /* ---- the sum ------------------------------------------------------------------------------------------------ */
 
-KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
+KN_DEVICE void block_combine(const struct kn_op_combine &o, size_t row)
 {
-    size_t row = blockIdx.x, n = (size_t)o.d_model;
+    size_t n = (size_t)o.d_model;
     if (o.rows.status[row])
         return;
     float *sums = o.scratch.x + row * o.scratch.stride, *shared = o.shared ? o.shared + row * n : NULL;
@@ -374,4 +397,14 @@ KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o)
         block_rms_norm(sums, o.sum_norm, o.eps, o.d_model, sums);
     for (size_t k = threadIdx.x; k < n; k += THREADS)
         o.x[row * n + k] = fmaf(o.sum_scale, sums[k], o.x[row * n + k]);
+}
+
+KN_KERNEL(combine, THREADS, 2)(const __grid_constant__ struct kn_op_combine o) { block_combine(o, blockIdx.x); }
+
+KN_KERNEL(combine_norm, THREADS, 2)
+(const __grid_constant__ struct kn_op_combine o, const __grid_constant__ struct kn_op_add_norm_code next)
+{
+    block_combine(o, blockIdx.x);
+    __syncthreads();
+    block_add_norm_code(next, blockIdx.x);
 }

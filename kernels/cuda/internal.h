@@ -54,14 +54,17 @@ extern const char *const kn_cuda_image_ends[KN_CUDA_IMAGES];
     X(attend_F32_wide)                                                                                                 \
     X(attend_INT8)                                                                                                     \
     X(attend_INT8_wide)                                                                                                \
-    X(attend_join)                                                                                                     \
-    X(attend_join_wide)                                                                                                \
     X(route)                                                                                                           \
     X(plan)                                                                                                            \
     X(guess)                                                                                                           \
     X(group)                                                                                                           \
+    X(choose)                                                                                                          \
+    X(choose_F32)                                                                                                      \
+    X(choose_F16)                                                                                                      \
+    X(choose_BF16)                                                                                                     \
     X(activate)                                                                                                        \
     X(combine)                                                                                                         \
+    X(combine_norm)                                                                                                    \
     X(part)                                                                                                            \
     X(conv)                                                                                                            \
     X(delta)                                                                                                           \
@@ -101,16 +104,22 @@ struct kn_cuda_stage {
     struct kn_team *team; /* fills the pieces; NULL: the calling thread */
 };
 
+/* Operations that wait for the next one, with which they may be launched as one (fused.c). */
+#define KN_CUDA_HELD 4
 struct kn_cuda_queue {
     struct kn_queue base;
     const struct kn_cuda_device *device;
     struct CUstream_st *stream;
-    kn_cuda_address part; /* of attention: parts of spans */
-    size_t n_part_float;
+    kn_cuda_address scratch; /* device memory: */
+    float *part;             /* [n_part] of attention, if spans are computed side by side (struct kn_cuda_parts) */
+    uint32_t *count;         /* [n_count] of blocks; 0 between launches */
+    size_t n_part, n_split, n_count; /* n_split: most heads of rows whose spans are computed side by side */
     struct kn_cuda_stage stage;
     int max_span; /* most spans of a row */
     int error;    /* the first */
     struct kn_cuda_queue *beside;
+    struct kn_op held[KN_CUDA_HELD];
+    int n_held;
 };
 
 extern const struct kn_backend kn_cuda_backend;
@@ -128,6 +137,19 @@ void kn_cuda_stage_open(struct kn_cuda_queue *q);
 void kn_cuda_stage_close(struct kn_cuda_queue *q);
 unsigned kn_cuda_transfer(struct kn_cuda_queue *q,
                           const struct kn_op_transfer *o); /* returns the driver's error, or 0 */
+
+/* queue.c: launches, for fused.c */
+struct kn_cuda_grid {
+    int x, y, z;
+};
+void kn_cuda_launch(struct kn_cuda_queue *q, struct CUfunc_st *kernel, struct kn_cuda_grid g, int threads,
+                    void **parameters);
+void kn_cuda_launch_op(struct kn_cuda_queue *q, const struct kn_op *op);
+struct kn_cuda_grid kn_cuda_panel_grid(int n_out, int n_in, int y, int z);
+
+/* fused.c: neighbouring operations in one launch */
+void kn_cuda_add(struct kn_cuda_queue *q, const struct kn_op *op); /* launches it, or holds it */
+void kn_cuda_launch_held(struct kn_cuda_queue *q);                 /* before anything that waits for the queue */
 
 bool kn_cuda_device_has_format(const struct kn_device *d, enum kn_format f);
 

@@ -74,9 +74,43 @@ struct kn_cuda_group_product {
     float *y, *up;
     bool down;
     unsigned admitted; /* bits of the formats that have a launch */
+    /* Of gates and ups: then their activation, by the last of the blocks that compute a tile of it.  count [groups, n_tile]:
+     * of these blocks, 0 at first and at the end; NULL: the activation has a launch of its own. */
+    struct kn_op_gate_up then;
+    uint32_t *count;
+    int n_tile;
 };
 
 #define KN_CUDA_ATTEND_THREADS 128
+
+/* A router's choices, and later operations in the same launch: those with a bit in `has`.  count: of blocks, 0 at first and at
+ * the end. */
+struct kn_cuda_choice {
+    struct kn_op_route route;
+    struct kn_op_plan plan;
+    struct kn_op_guess guess;
+    struct kn_op_group group;
+    unsigned has;
+    uint32_t *count;
+};
+
+/* Scratch of attention: parts of each row, head and span, if spans are computed side by side, else NULL; and counts, 0 at
+ * first and at the end: of spans for each row and head, and of heads for each record. */
+struct kn_cuda_parts {
+    float *part;
+    uint32_t *spans, *heads;
+};
+
+/* Heads whose outputs, of d_value each, fill whole records of codes. */
+KN_SHARED int kn_cuda_heads_of_record(int d_value)
+{
+    int n = KN_GROUP;
+    while (n > 1 && d_value % 2 == 0) {
+        d_value /= 2;
+        n /= 2;
+    }
+    return n;
+}
 
 /* The kind of activations that a format reads, as in kn_format_info(). */
 KN_SHARED int kn_cuda_act(int format)

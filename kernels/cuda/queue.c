@@ -9,12 +9,10 @@
     2 /* heads of rows for each processor, below which the spans of attention are computed side by side */
 #define COPY_BLOCKS     64
 #define ACTIVATE_BLOCKS 4096
+#define ACTIVATE_ROWS   16   /* most rows that the blocks of products activate */
+#define ACTIVATE_COUNTS 8192 /* tiles of theirs: of 16 rows with 16 experts each, of 8,192 values */
 
 typedef struct kn_cuda_queue queue;
-
-struct grid {
-    int x, y, z;
-};
 
 static void failed(queue *q, unsigned error, const char *doing)
 {
@@ -23,7 +21,8 @@ static void failed(queue *q, unsigned error, const char *doing)
 }
 
 /* After an error nothing more is launched: the device would fail again. */
-static void launch(queue *q, struct CUfunc_st *kernel, struct grid g, int threads, size_t shared, void **parameters)
+static void launch(queue *q, struct CUfunc_st *kernel, struct kn_cuda_grid g, int threads, size_t shared,
+                   void **parameters)
 {
     if (g.x < 1 || g.y < 1 || g.z < 1 || q->error)
         return;
@@ -36,29 +35,28 @@ static void launch(queue *q, struct CUfunc_st *kernel, struct grid g, int thread
 /* LAUNCH(q, kernel, grid, threads, parameter ..): the parameters are variables of the types that the kernel has. */
 #define LAUNCH(q, kernel, grid, threads, ...) launch(q, kernel, grid, threads, 0, (void *[]){ __VA_ARGS__ })
 
+void kn_cuda_launch(queue *q, struct CUfunc_st *kernel, struct kn_cuda_grid g, int threads, void **parameters)
+{
+    launch(q, kernel, g, threads, 0, parameters);
+}
+
 static struct CUfunc_st *kernel_of(const queue *q, enum kn_cuda_kernel k) { return q->device->kernel[k]; }
 
 /* A kernel with one block for each of n rows. */
 static void launch_rows(queue *q, enum kn_cuda_kernel k, int n, const void *op)
 {
-    LAUNCH(q, kernel_of(q, k), ((struct grid){ n, 1, 1 }), KN_CUDA_ROW_THREADS, (void *)(uintptr_t)op);
+    LAUNCH(q, kernel_of(q, k), ((struct kn_cuda_grid){ n, 1, 1 }), KN_CUDA_ROW_THREADS, (void *)(uintptr_t)op);
 }
 
 /* ---- operations on rows ------------------------------------------------------------------------------------- */
 
-/* Codes of n rows; with status, of live rows only: row i belongs to row i / n_head of the batch. */
-static void launch_code(queue *q, struct kn_acts a, unsigned kinds, int n, int n_in, const int *status, int n_head)
-{
-    const int per_block = KN_CUDA_ROW_THREADS / 32;
-    long records = (long)n * kn_ceil_div(n_in, KN_GROUP);
-    struct grid g = { (int)((records + per_block - 1) / per_block), 1, 1 };
-    if (kinds & ~(1u << KN_ACT_F32))
-        LAUNCH(q, kernel_of(q, KN_CUDA_code), g, KN_CUDA_ROW_THREADS, &a, &kinds, &n, &n_in, &status, &n_head);
-}
-
 static void add_code(queue *q, const struct kn_op_code *o)
 {
-    launch_code(q, o->acts, o->kinds, o->n, o->n_in, NULL, 1);
+    const int per_block = KN_CUDA_ROW_THREADS / 32;
+    long records = (long)o->n * kn_ceil_div(o->n_in, KN_GROUP);
+    struct kn_cuda_grid g = { (int)((records + per_block - 1) / per_block), 1, 1 };
+    if (o->kinds & ~(1u << KN_ACT_F32))
+        LAUNCH(q, kernel_of(q, KN_CUDA_code), g, KN_CUDA_ROW_THREADS, (void *)(uintptr_t)o);
 }
 
 static void add_embed(queue *q, const struct kn_op_embed *o)
@@ -84,7 +82,7 @@ static void add_scale(queue *q, const struct kn_op_scale *o)
     float *x = o->x, by = o->by, cap = o->cap;
     const float *bias = o->bias;
     int d = o->d;
-    struct grid g = { (int)((n + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS), 1, 1 };
+    struct kn_cuda_grid g = { (int)((n + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS), 1, 1 };
     LAUNCH(q, kernel_of(q, KN_CUDA_scale), g, KN_CUDA_ROW_THREADS, &x, &by, &cap, &n, &bias, &d);
 }
 
@@ -94,7 +92,7 @@ static void add_pack(queue *q, const struct kn_op_pack *o)
         struct kn_pack a = o->array[i];
         const int32_t *row = o->row;
         int n = o->n;
-        struct grid g = { kn_ceil_div(a.d, KN_CUDA_ROW_THREADS), 1, 1 };
+        struct kn_cuda_grid g = { kn_ceil_div(a.d, KN_CUDA_ROW_THREADS), 1, 1 };
         LAUNCH(q, kernel_of(q, KN_CUDA_pack), g, KN_CUDA_ROW_THREADS, &row, &n, &a.x, &a.d);
     }
 }
@@ -124,7 +122,7 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
     if (!o->bytes)
         return;
     if (from && to < from + o->bytes && from < to + o->bytes) {
-        LAUNCH(q, kernel_of(q, KN_CUDA_copy_overlapping), ((struct grid){ o->n, 1, 1 }), KN_CUDA_ROW_THREADS,
+        LAUNCH(q, kernel_of(q, KN_CUDA_copy_overlapping), ((struct kn_cuda_grid){ o->n, 1, 1 }), KN_CUDA_ROW_THREADS,
                (void *)(uintptr_t)o);
         return;
     }
@@ -132,7 +130,7 @@ static void add_copy(queue *q, const struct kn_op_copy *o)
         struct kn_op_copy part = *o;
         part.to += (size_t)i * o->stride;
         part.from = part.from ? part.from + (size_t)i * o->stride : NULL;
-        struct grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, kn_min(most, o->n - i), 1 };
+        struct kn_cuda_grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, kn_min(most, o->n - i), 1 };
         LAUNCH(q, kernel_of(q, unit == 16 ? KN_CUDA_copy_16 : KN_CUDA_copy_1), g, KN_CUDA_ROW_THREADS, &part);
     }
 }
@@ -142,7 +140,7 @@ static void transfer_when(queue *q, const struct kn_op_transfer *o)
 {
     size_t unit = ((uintptr_t)o->to | (uintptr_t)o->from | o->bytes) % 16 ? 1 : 16;
     size_t blocks = (o->bytes / unit + KN_CUDA_ROW_THREADS - 1) / KN_CUDA_ROW_THREADS;
-    struct grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, 1, 1 };
+    struct kn_cuda_grid g = { blocks < COPY_BLOCKS ? (int)blocks : COPY_BLOCKS, 1, 1 };
     LAUNCH(q, kernel_of(q, unit == 16 ? KN_CUDA_transfer_16 : KN_CUDA_transfer_1), g, KN_CUDA_ROW_THREADS,
            (void *)(uintptr_t)o);
 }
@@ -175,9 +173,9 @@ static void add_await(queue *q, const struct kn_op_await *o)
 
 /* ---- products ------------------------------------------------------------------------------------------------ */
 
-static struct grid panel_grid(int n_out, int n_in, int y, int z)
+struct kn_cuda_grid kn_cuda_panel_grid(int n_out, int n_in, int y, int z)
 {
-    return (struct grid){ kn_ceil_div(kn_ceil_div(n_out, KN_PANEL), kn_cuda_panels(n_in)), y, z };
+    return (struct kn_cuda_grid){ kn_ceil_div(kn_ceil_div(n_out, KN_PANEL), kn_cuda_panels(n_in)), y, z };
 }
 
 /* Moves the products from `at` on that suit the first of them to one launch's list: those of its format, and like it of
@@ -206,11 +204,11 @@ static void add_products(queue *q, const struct kn_op_products *o)
         struct kn_op_products alike = take_alike(o, at, taken);
         const struct kn_matmul *first = &o->product[at].mul;
         int several = first->n_row > 1;
-        struct grid g = { 0, 0, alike.n };
+        struct kn_cuda_grid g = { 0, 0, alike.n };
         kn_assert(kn_cuda_has_format(first->w.format));
         for (int i = 0; i < alike.n; i++) {
             const struct kn_matmul *m = &alike.product[i].mul;
-            g.x = kn_max(g.x, panel_grid(m->w.n_out, m->w.n_in, 1, 1).x);
+            g.x = kn_max(g.x, kn_cuda_panel_grid(m->w.n_out, m->w.n_in, 1, 1).x);
             g.y = kn_max(g.y, kn_ceil_div(m->n_row, several ? KN_CUDA_ROWS : 1));
         }
         LAUNCH(q, q->device->product[first->w.format][several], g, KN_CUDA_SLOTS * 4, &alike);
@@ -218,7 +216,7 @@ static void add_products(queue *q, const struct kn_op_products *o)
 }
 
 /* A launch for each format that groups have, or may have (groups.cu). */
-static void launch_groups(queue *q, struct grid g, unsigned formats, struct kn_cuda_group_product p)
+static void launch_groups(queue *q, struct kn_cuda_grid g, unsigned formats, struct kn_cuda_group_product p)
 {
     p.admitted = formats ? formats & q->device->formats : q->device->formats;
     for (int f = 0; f < KN_FORMAT_COUNT; f++)
@@ -226,24 +224,34 @@ static void launch_groups(queue *q, struct grid g, unsigned formats, struct kn_c
             LAUNCH(q, q->device->group[f], g, KN_CUDA_SLOTS * 4, &p);
 }
 
+/* Of few rows the blocks of products compute the activation, too.  Many rows need more blocks. */
 static void add_gate_up(queue *q, const struct kn_op_gate_up *o)
 {
-    int n_out = o->interleaved ? 2 * o->d_act : o->d_act;
+    int n_out = o->interleaved ? 2 * o->d_act : o->d_act, n_tile = kn_ceil_div(o->d_act, KN_GROUP);
+    bool at_once = o->n_row <= ACTIVATE_ROWS && (size_t)o->n_group * (size_t)n_tile <= q->n_count;
     if (o->n_group < 1)
         return;
-    launch_groups(q, panel_grid(n_out, o->d_in, o->interleaved ? 1 : 2, o->n_group), o->formats,
-                  (struct kn_cuda_group_product){
-                      .group = o->group, .x = o->x, .x_row = o->row, .y_row = o->pair, .y = o->gate, .up = o->up });
-    LAUNCH(q, kernel_of(q, KN_CUDA_activate),
-           ((struct grid){ kn_min(o->n_pair, kn_max(1, ACTIVATE_BLOCKS / o->n_group)), o->n_group, 1 }),
-           KN_CUDA_ROW_THREADS, (void *)(uintptr_t)o);
+    launch_groups(q, kn_cuda_panel_grid(n_out, o->d_in, o->interleaved ? 1 : 2, o->n_group), o->formats,
+                  (struct kn_cuda_group_product){ .group = o->group,
+                                                  .x = o->x,
+                                                  .x_row = o->row,
+                                                  .y_row = o->pair,
+                                                  .y = o->gate,
+                                                  .up = o->up,
+                                                  .then = *o,
+                                                  .count = at_once ? q->count : NULL,
+                                                  .n_tile = n_tile });
+    if (!at_once)
+        LAUNCH(q, kernel_of(q, KN_CUDA_activate),
+               ((struct kn_cuda_grid){ kn_min(o->n_pair, kn_max(1, ACTIVATE_BLOCKS / o->n_group)), o->n_group, 1 }),
+               KN_CUDA_ROW_THREADS, (void *)(uintptr_t)o);
 }
 
 static void add_down(queue *q, const struct kn_op_down *o)
 {
     if (o->n_group < 1)
         return;
-    launch_groups(q, panel_grid(o->d_out, o->d_act, 1, o->n_group), o->formats,
+    launch_groups(q, kn_cuda_panel_grid(o->d_out, o->d_act, 1, o->n_group), o->formats,
                   (struct kn_cuda_group_product){
                       .group = o->group, .x = o->act, .x_row = o->pair, .y_row = o->pair, .y = o->y, .down = true });
 }
@@ -280,20 +288,13 @@ static void add_attend(queue *q, const struct kn_op_attend *o)
         [KN_KV_INT8] = { KN_CUDA_attend_INT8, KN_CUDA_attend_INT8_wide },
     };
     int wide = o->d_value > KN_CUDA_ATTEND_THREADS, n_span = spans_of(q, o);
-    long heads = (long)o->rows.n * o->n_head;
-    bool split = n_span > 1 && heads < SPANS_BELOW * (long)q->device->n_processor &&
-                 (size_t)heads * (size_t)n_span * (size_t)(o->d_value + 2) <= q->n_part_float;
-    kn_cuda_address part = split ? q->part : 0;
-    LAUNCH(q, kernel_of(q, attend[o->cache.kv][wide]), ((struct grid){ o->n_head, o->rows.n, split ? n_span : 1 }),
-           KN_CUDA_ATTEND_THREADS, (void *)(uintptr_t)o, &part);
-    if (split)
-        LAUNCH(q, kernel_of(q, wide ? KN_CUDA_attend_join_wide : KN_CUDA_attend_join),
-               ((struct grid){ o->n_head, o->rows.n, 1 }), KN_CUDA_ATTEND_THREADS, (void *)(uintptr_t)o, &part,
-               &n_span);
-    if (o->by_head)
-        launch_code(q, o->out, o->kinds, o->rows.n * o->n_head, o->d_value, o->rows.status, o->n_head);
-    else
-        launch_code(q, o->out, o->kinds, o->rows.n, o->n_head * o->d_value, NULL, 1);
+    size_t heads = (size_t)o->rows.n * (size_t)o->n_head;
+    bool split = n_span > 1 && heads < q->n_split && heads * (size_t)n_span * (size_t)(o->d_value + 2) <= q->n_part;
+    kn_assert(q->n_split + heads <= q->n_count);
+    struct kn_cuda_parts p = { split ? q->part : NULL, q->count, q->count + q->n_split };
+    LAUNCH(q, kernel_of(q, attend[o->cache.kv][wide]),
+           ((struct kn_cuda_grid){ o->n_head, o->rows.n, split ? n_span : 1 }), KN_CUDA_ATTEND_THREADS,
+           (void *)(uintptr_t)o, &p);
 }
 
 /* ---- delta nets ---------------------------------------------------------------------------------------------- */
@@ -306,13 +307,13 @@ static void add_delta(queue *q, const struct kn_op_delta *o)
 {
     const struct kn_net *n = &o->net;
     size_t tile_bytes = (size_t)n->d_key * KN_DELTA_TILE * sizeof(float);
-    struct grid tiles = { kn_ceil_div(n->d_value, KN_DELTA_TILE), n->n_value_head, o->flows.n_flow };
+    struct kn_cuda_grid tiles = { kn_ceil_div(n->d_value, KN_DELTA_TILE), n->n_value_head, o->flows.n_flow };
     kn_assert(tile_bytes <= 48 << 10); /* shared memory that every kernel may have */
     launch(q, kernel_of(q, KN_CUDA_delta), tiles, 32, tile_bytes, (void *[]){ (void *)(uintptr_t)o });
     launch_rows(q, KN_CUDA_delta_outputs, o->flows.n_step, o);
     LAUNCH(q, kernel_of(q, KN_CUDA_delta_past),
-           ((struct grid){ kn_ceil_div(kn_net_mix(n), KN_CUDA_ROW_THREADS), o->flows.n_flow, 1 }), KN_CUDA_ROW_THREADS,
-           (void *)(uintptr_t)o);
+           ((struct kn_cuda_grid){ kn_ceil_div(kn_net_mix(n), KN_CUDA_ROW_THREADS), o->flows.n_flow, 1 }),
+           KN_CUDA_ROW_THREADS, (void *)(uintptr_t)o);
 }
 
 /* ---- experts ------------------------------------------------------------------------------------------------- */
@@ -325,10 +326,8 @@ static void add_combine(queue *q, const struct kn_op_combine *o) { launch_rows(q
 
 /* ---- the backend --------------------------------------------------------------------------------------------- */
 
-static void queue_add(struct kn_queue *base, const struct kn_op *op)
+void kn_cuda_launch_op(queue *q, const struct kn_op *op)
 {
-    queue *q = (queue *)base;
-    q->device->driver->context_use(q->device->context);
     switch (op->kind) {
 #define KN_ADD(KIND, name)                                                                                             \
     case KN_OP_##KIND:                                                                                                 \
@@ -342,28 +341,43 @@ static void queue_add(struct kn_queue *base, const struct kn_op *op)
     kn_assert(!"an operation of pass.h");
 }
 
+static void queue_add(struct kn_queue *base, const struct kn_op *op)
+{
+    queue *q = (queue *)base;
+    q->device->driver->context_use(q->device->context);
+    kn_cuda_add(q, op);
+}
+
 static int queue_wait(struct kn_queue *base)
 {
     queue *q = (queue *)base;
     q->device->driver->context_use(q->device->context);
+    kn_cuda_launch_held(q);
     unsigned error = q->device->driver->stream_wait(q->stream);
     if (error && !q->error)
         failed(q, error, "waiting for the device");
     return q->error;
 }
 
-/* Parts of attention: for the rows and heads that add_attend() may split. */
-static size_t part_floats(const struct kn_cuda_device *d, const struct kn_queue_options *opt)
+/* The sizes of a queue's memory on the device: parts of attention, for the rows and heads that add_attend() may split, and
+ * counts. */
+static void size_scratch(queue *q, const struct kn_cuda_device *d, const struct kn_queue_options *opt)
 {
     size_t n_span = (size_t)kn_ceil_div(opt->max_pos, KN_SPAN);
-    return n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) * n_span * (size_t)(opt->d_value + 2) : 0;
+    q->n_split = n_span > 1 ? (size_t)(SPANS_BELOW * d->n_processor) : 0;
+    q->n_part = q->n_split * n_span * (size_t)(opt->d_value + 2);
+    size_t n_attend = q->n_split + (size_t)opt->max_row * (size_t)opt->n_head;
+    q->n_count = n_attend > ACTIVATE_COUNTS ? n_attend : ACTIVATE_COUNTS;
 }
+
+static size_t scratch_bytes(const queue *q) { return q->n_part * sizeof(float) + q->n_count * sizeof(uint32_t); }
 
 static struct kn_bytes queue_bytes(const struct kn_queue_options *opt)
 {
-    size_t n = part_floats((const struct kn_cuda_device *)opt->device, opt);
     size_t stage = opt->stages ? KN_CUDA_STAGES * KN_CUDA_STAGE_BYTES : 0;
-    return (struct kn_bytes){ .host = sizeof(queue) + stage, .device = n * sizeof(float) };
+    queue q;
+    size_scratch(&q, (const struct kn_cuda_device *)opt->device, opt);
+    return (struct kn_bytes){ .host = sizeof(queue) + stage, .device = scratch_bytes(&q) };
 }
 
 static void queue_close(struct kn_queue *base)
@@ -374,12 +388,13 @@ static void queue_close(struct kn_queue *base)
     if (q->beside)
         q->beside->beside = NULL;
     if (q->stream) {
+        kn_cuda_launch_held(q);
         d->stream_wait(q->stream);
         d->stream_destroy(q->stream);
     }
     kn_cuda_stage_close(q);
-    if (q->part)
-        d->memory_free(q->part);
+    if (q->scratch)
+        d->memory_free(q->scratch);
     kn_free(q);
 }
 
@@ -392,14 +407,17 @@ static int queue_open(struct kn_queue **out, const struct kn_queue_options *opt)
     q->base.backend = &kn_cuda_backend;
     q->device = d;
     q->max_span = kn_ceil_div(opt->max_pos, KN_SPAN);
-    q->n_part_float = part_floats(d, opt);
+    size_scratch(q, d, opt);
     q->beside = (queue *)opt->beside;
     if (q->beside)
         q->beside->beside = q;
     d->driver->context_use(d->context);
     unsigned error = d->driver->stream_create(&q->stream, KN_CUDA_NON_BLOCKING);
-    if (!error && q->n_part_float)
-        error = d->driver->memory_alloc(&q->part, q->n_part_float * sizeof(float));
+    error = error ? error : d->driver->memory_alloc(&q->scratch, scratch_bytes(q));
+    q->part = (float *)(uintptr_t)q->scratch;
+    q->count = (uint32_t *)(q->part + q->n_part);
+    if (!error)
+        error = d->driver->fill((kn_cuda_address)(uintptr_t)q->count, 0, q->n_count * sizeof *q->count, q->stream);
     if (error) {
         queue_close(&q->base);
         return kn_cuda_failed(error, "opening a queue");

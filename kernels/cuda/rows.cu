@@ -1,6 +1,7 @@
 /* Operations with one block of threads for each row: embedding, residual addition with norm and codes, features,
  * inputs of draft heads; and copies. */
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/norm.cuh"
 #include "kernels/cuda/values.cuh"
 
 #define THREADS KN_CUDA_ROW_THREADS
@@ -25,36 +26,16 @@ KN_KERNEL(embed, THREADS, 2)(const __grid_constant__ struct kn_op_embed o)
 
 KN_KERNEL(add_norm_code, THREADS, 2)(const __grid_constant__ struct kn_op_add_norm_code o)
 {
-    size_t item = blockIdx.x, row = (size_t)(o.row ? o.row[item] : (int32_t)item);
-    float *x = o.x + row * (size_t)o.d;
-    if (o.y) {
-        float *y = o.y + item * (size_t)o.d;
-        for (int i = (int)threadIdx.x; o.bias && i < o.d; i += THREADS)
-            y[i] = y[i] + o.bias[i];
-        __syncthreads();
-        if (o.y_norm)
-            block_rms_norm(y, o.y_norm, o.eps, o.d, y);
-        for (int i = (int)threadIdx.x; i < o.d; i += THREADS)
-            x[i] = fmaf(o.y_scale, y[i], x[i]);
-        __syncthreads();
-    }
-    if (!o.weight)
-        return;
-    block_norm(x, o.weight, o.norm_bias, o.eps, o.d, o.out.x + item * o.out.stride);
-    block_code_row(o.out, o.kinds, o.d, item);
+    block_add_norm_code(o, blockIdx.x);
 }
 
-/* Codes of rows, one warp for each record.  by_head: row i belongs to row i / n_head of the batch; only those of live
- * rows are coded.  status NULL: all. */
-KN_KERNEL(code, THREADS, 2)
-(const __grid_constant__ struct kn_acts a, unsigned kinds, int n_row, int n_in, const int *status, int n_head)
+/* Codes of rows, one warp for each record. */
+KN_KERNEL(code, THREADS, 2)(const __grid_constant__ struct kn_op_code o)
 {
-    int n_record = (n_in + KN_GROUP - 1) / KN_GROUP;
+    int n_record = (o.n_in + KN_GROUP - 1) / KN_GROUP;
     long item = (long)blockIdx.x * n_warp_of() + warp_of();
-    int row = (int)(item / n_record);
-    if (row >= n_row || (status && status[row / n_head]))
-        return;
-    code_row(a, kinds, n_in, (size_t)row, (int)(item % n_record), n_record);
+    if (item < (long)o.n * n_record)
+        code_row(o.acts, o.kinds, o.n_in, (size_t)(item / n_record), (int)(item % n_record), n_record);
 }
 
 KN_KERNEL(keep_features, THREADS, 2)(const __grid_constant__ struct kn_op_keep_features o)

@@ -20,7 +20,7 @@
 
 struct bench {
     uint8_t *memory, *first, *expected; /* [MEMORY] */
-    size_t used;
+    size_t used, scratch;               /* bytes from the start that are compared; bytes at the end that are not */
     uint64_t random;
     struct kn_queue *host, *device;
     const struct kn_ops *scalar;
@@ -32,6 +32,14 @@ static void *take(struct bench *b, size_t bytes)
     b->used += kn_align_up(bytes, 64);
     kn_assert(b->used <= MEMORY);
     return p;
+}
+
+/* Memory whose contents afterwards are undefined. */
+static void *scratch(struct bench *b, size_t bytes)
+{
+    b->scratch += kn_align_up(bytes, 64);
+    kn_assert(b->used + b->scratch <= MEMORY);
+    return b->memory + MEMORY - b->scratch;
 }
 
 static float next_float(struct bench *b)
@@ -100,26 +108,28 @@ static struct kn_rows batch(struct bench *b)
     return (struct kn_rows){ row, status, ROWS };
 }
 
-/* Runs op on the host and on the device, and compares. */
-static int run_both(struct bench *b, const struct kn_op *op, bool *differs)
+/* Runs n operations on the host and on the device, and compares. */
+static int run_both(struct bench *b, const struct kn_op *op, int n, bool *differs)
 {
     memcpy(b->first, b->memory, b->used);
-    kn_queue_add(b->host, op);
+    for (int i = 0; i < n; i++)
+        kn_queue_add(b->host, &op[i]);
     int error = kn_queue_wait(b->host);
     memcpy(b->expected, b->memory, b->used);
     memcpy(b->memory, b->first, b->used);
-    kn_queue_add(b->device, op);
+    for (int i = 0; i < n; i++)
+        kn_queue_add(b->device, &op[i]);
     error = error ? error : kn_queue_wait(b->device);
     *differs = !error && memcmp(b->memory, b->expected, b->used);
-    b->used = 0;
+    b->used = b->scratch = 0;
     return error;
 }
 
-/* 0, or KN_EIO with a message.  name: of a format, or "". */
-static int compare(struct bench *b, const struct kn_op *op, const char *name)
+/* 0, or KN_EIO with a message, which names the first operation.  name: of a format, or "". */
+static int compare(struct bench *b, const struct kn_op *op, int n, const char *name)
 {
     bool differs;
-    int error = run_both(b, op, &differs);
+    int error = run_both(b, op, n, &differs);
     if (differs)
         error = kn_fail(KN_EIO, "CUDA: this device computes %s%s%s differently from the host", kn_op_name(op->kind),
                         *name ? " of " : "", name);
@@ -127,7 +137,7 @@ static int compare(struct bench *b, const struct kn_op *op, const char *name)
 }
 
 #define COMPARE(b, format, KIND, name, ...)                                                                            \
-    compare(b, &(struct kn_op){ .kind = KN_OP_##KIND, .name = { __VA_ARGS__ } }, format)
+    compare(b, &(struct kn_op){ .kind = KN_OP_##KIND, .name = { __VA_ARGS__ } }, 1, format)
 
 static int compare_products(struct bench *b, unsigned *differing)
 {
@@ -139,7 +149,7 @@ static int compare_products(struct bench *b, unsigned *differing)
             struct kn_acts x = acts(b, ROWS, N_IN);
             struct kn_op op = { .kind = KN_OP_PRODUCTS, .products.n = 1 };
             op.products.product[0] = kn_product(&x, &w, floats(b, ROWS * N_OUT), n_row);
-            error = run_both(b, &op, &differs);
+            error = run_both(b, &op, 1, &differs);
             *differing |= differs ? 1u << f : 0;
         }
     return error;
@@ -188,6 +198,65 @@ static int compare_rows_and_router(struct bench *b)
     return error;
 }
 
+/* Operations in one launch, in which the last block reads results of the others: one row's logits, its route and the plan; routes
+ * of several rows, and the plan. */
+static int compare_choices(struct bench *b)
+{
+    int error = 0;
+    for (int first = 0; !error && first < 2; first++) {
+        int n = first ? ROWS : 1, n_pair = n * N_USED;
+        struct kn_rows rows = batch(b);
+        struct kn_acts x = acts(b, n, N_IN);
+        struct kn_mat w = matrix(b, KN_F32);
+        struct kn_op op[3] = { { .kind = KN_OP_PRODUCTS, .products.n = 1 },
+                               { .kind = KN_OP_ROUTE },
+                               { .kind = KN_OP_PLAN } };
+        float *logit = floats(b, n * N_OUT);
+        int32_t *id = take(b, (size_t)n_pair * sizeof *id);
+        rows.n = n;
+        op[0].products.product[0] = kn_product(&x, &w, logit, n);
+        op[1].route = (struct kn_op_route){ .n = n,
+                                            .n_expert = N_OUT,
+                                            .n_used = N_USED,
+                                            .logit = logit,
+                                            .gating = KN_GATING_SOFTMAX,
+                                            .n_group = 1,
+                                            .norm_topk = true,
+                                            .scale = 1,
+                                            .id = id,
+                                            .weight = floats(b, n_pair) };
+        op[2].plan = (struct kn_op_plan){ rows,
+                                          N_OUT,
+                                          N_USED,
+                                          0,
+                                          id,
+                                          { take(b, 4), take(b, 4 * N_OUT), take(b, 4 * (N_OUT + 1)),
+                                            take(b, 4 * (size_t)n_pair), take(b, 4 * (size_t)n_pair),
+                                            scratch(b, 4 * N_OUT) } };
+        error = compare(b, op + first, 3 - first, "");
+    }
+    return error;
+}
+
+/* Gates, ups and their activation: of two groups with two and three rows. */
+static int compare_activation(struct bench *b, struct kn_cuda_device *d)
+{
+    unsigned formats = d->formats;
+    struct kn_group *group = take(b, 2 * sizeof *group);
+    struct kn_acts act = { .x = floats(b, ROWS * N_OUT), .stride = N_OUT };
+    for (int i = 0; i < 2; i++)
+        group[i] = (struct kn_group){
+            .gate = matrix(b, KN_Q4_K), .up = matrix(b, KN_Q4_K), .node = -1, .first = 2 * i, .n = 2 + i
+        };
+    d->formats |= 1u << KN_Q4_K; /* before models are opened there may be none */
+    int error = COMPARE(
+        b, "", GATE_UP, gate_up, .group = group, .n_group = 2, .n_row = ROWS, .n_pair = ROWS, .d_in = N_IN,
+        .d_act = N_OUT, .x = acts(b, ROWS, N_IN), .gate = scratch(b, ROWS * N_OUT * sizeof(float)),
+        .up = scratch(b, ROWS * N_OUT * sizeof(float)), .activation = KN_SWIGLU, .act = act, .formats = 1u << KN_Q4_K);
+    d->formats = formats;
+    return error;
+}
+
 int kn_cuda_self_test(struct kn_device *device)
 {
     struct kn_cuda_device *d = (struct kn_cuda_device *)device;
@@ -217,6 +286,10 @@ int kn_cuda_self_test(struct kn_device *device)
         error = compare_rows_and_router(&b);
     if (!error)
         error = compare_attention(&b);
+    if (!error)
+        error = compare_choices(&b);
+    if (!error)
+        error = compare_activation(&b, d);
     if (!error)
         error = compare_products(&b, &d->differing);
     if (b.memory)

@@ -68,7 +68,8 @@ static void a_device_that_fails_is_said(void **state)
     if (is_real)
         skip();
     does(RUN "-m m.gguf --device cuda", NULL); /* the device's self-test is kept */
-    fails("cuMemAlloc_v2:3", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
+    fails("cuMemAlloc_v2:3", RUN "-m m.gguf --device cuda", "CUDA: opening a queue: out of memory");
+    fails("cuMemAlloc_v2:4", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
     fails("cuMemHostAlloc:4", RUN "-m m.gguf --device cuda", "CUDA: taking memory: out of memory");
     fails("cuStreamCreate:3", RUN "-m m.gguf --device cuda", "CUDA: opening a queue");
     fails("cuLaunchKernel:200:719", RUN "-m m.gguf --device cuda", "CUDA: launching a kernel");
