@@ -145,16 +145,18 @@ static void ask_device(struct eng_need *need, const struct eng_use *use)
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
     int n_expert = s->device_expert_bytes ? moe_n_device_experts(use->model, one.n_host_layer) : 0;
+    size_t expert_bytes = n_expert ? s->device_expert_bytes / (size_t)s->n_expert_total * (size_t)n_expert : 0;
     one.n_slot = 1;
+    one.resident_bytes = expert_bytes; /* for the lists of the experts that it may keep */
     *need = (struct eng_need){
         .dense_bytes = s->dense_bytes + use->drafters.device_weights,
-        .step_bytes = moe_context_bytes(use->model, &one).device + use->drafters.device_step,
+        .step_bytes = moe_context_bytes(use->model, &one).device - expert_bytes + use->drafters.device_step,
         .kv_slot_bytes = moe_kv_slot_bytes(use->model, one.kv) + use->drafters.slot,
         .state_bytes = one.n_state ? s->state_bytes : 0,
         .n_ctx = one.max_pos + use->n_ahead,
         .n_parallel = use->n_parallel,
         .kv_mem = use->kv_mem,
-        .expert_bytes = n_expert ? s->device_expert_bytes / (size_t)s->n_expert_total * (size_t)n_expert : 0,
+        .expert_bytes = expert_bytes,
         .n_expert = n_expert,
     };
 }

@@ -177,15 +177,6 @@ static void lay_out_head(struct moe_context *c, struct moe_arenas *a, const stru
     c->guessed = kn_arena_take(&a->device, c->model->guess ? n_want * (size_t)d->n_guess : 0, sizeof(float));
 }
 
-/* Tables of max_path sequences, and room for tails of DRAFT_ROOM slots for each row. */
-#define DRAFT_ROOM 128
-static void lay_out_tables(struct moe_context *c, struct moe_arenas *a)
-{
-    size_t n_path = (size_t)(c->opt.max_path ? c->opt.max_path : c->opt.max_row);
-    c->tables.n = n_path * (size_t)c->opt.max_pos + (size_t)c->opt.max_row * DRAFT_ROOM;
-    c->tables.slot = kn_arena_take(&a->shared, c->tables.n, sizeof *c->tables.slot);
-}
-
 /* The largest sizes of any layer: floats of a row's queries, keys, values, and output of attention. */
 struct widths {
     int q, k, v, out;
@@ -234,16 +225,13 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
     c->gate = take_vectors(c, a, experts, 2 * kn_align_up(n_act, 16), sizeof(float));
     c->up = c->gate ? c->gate + kn_align_up(n_act, 16) : NULL;
     c->y = take_vectors(c, a, experts, (size_t)kn_max(n_pair, c->opt.max_row) * (size_t)d->d_model, sizeof(float));
-    c->dense = kn_arena_take(&a->shared, (size_t)d->n_layer, sizeof *c->dense);
     c->layer_at = kn_arena_take(&a->host, (size_t)d->n_layer, sizeof *c->layer_at);
-    lay_out_rows(&c->all, &a->shared, n_row);
+    c->sheet.bytes = moe_sheet_bytes(c);
+    c->sheet.at = kn_arena_take(&a->shared, c->sheet.bytes, sizeof(uint8_t));
     lay_out_rows(&c->want, &a->shared, n_want);
-    c->want_row = kn_arena_take(&a->shared, n_want, sizeof(int32_t));
     c->logits = take_shared(c, a, n_want * (size_t)d->n_vocab, sizeof(float));
-    if (device_of(c->model, &c->opt)->backend->own_memory) {
+    if (device_of(c->model, &c->opt)->backend->own_memory)
         c->landing = kn_arena_take(&a->shared, (size_t)d->d_model, sizeof(float));
-        lay_out_tables(c, a);
-    }
     if (d->delta_period)
         moe_states_lay_out(c, a);
     if (d->n_expert) {

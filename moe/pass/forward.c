@@ -47,11 +47,14 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
     kn_assert(b->n_row > 0 && b->n_row <= c->opt.max_row);
     c->batch = b;
     c->n_row = b->n_row;
+    c->sheet.used = 0;
+    c->sheet.base = NULL;
+    c->all.row = moe_sheet_take(c, (size_t)b->n_row, sizeof *c->all.row);
+    c->all.status = moe_sheet_take(c, (size_t)b->n_row, sizeof *c->all.status);
+    c->want_row = moe_sheet_take(c, (size_t)kn_min(b->n_row, c->opt.max_want), sizeof *c->want_row);
     c->now = c->all;
     c->n_want = 0;
     c->distinct = 0;
-    c->tables.n_used = 0;
-    c->tables.base = NULL;
     for (int i = 0; i < b->n_row; i++) {
         const struct moe_row *r = &b->row[i];
         kn_assert(r->token >= 0 && r->token < d->n_vocab);
@@ -73,10 +76,6 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
             c->want_row[c->n_want++] = i;
         }
     }
-    moe_upload(c, c->all.row, (size_t)c->n_row * sizeof *c->all.row);
-    moe_upload(c, c->all.status, (size_t)c->n_row * sizeof *c->all.status);
-    moe_upload(c, c->want_row, (size_t)c->n_want * sizeof *c->want_row);
-    moe_upload(c, c->tables.slot, c->tables.n_used * sizeof *c->tables.slot);
 }
 
 /* ---- rows without logits in the last layer ----------------------------------------------------------------- */
@@ -159,13 +158,13 @@ static void finish(struct moe_context *c)
 /* Lists the dense FFN of each layer, or its shared expert, for the layer's rows. */
 static void list_dense(struct moe_context *c)
 {
+    c->dense = moe_sheet_take(c, (size_t)c->model->desc.n_layer, sizeof *c->dense);
     for (int i = 0; i < c->model->desc.n_layer; i++) {
         const struct moe_layer *l = &c->model->layer[i];
         c->dense[i] = (struct kn_group){
             l->gate, l->up, l->down, -1, 0, 0, moe_drops_rows(c, i) ? c->n_want : c->n_row
         };
     }
-    moe_upload(c, c->dense, (size_t)c->model->desc.n_layer * sizeof *c->dense);
 }
 
 static void run(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
@@ -176,6 +175,7 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
     moe_residents_begin(c);
     moe_listings_begin(c);
     list_dense(c);
+    moe_upload(c, c->sheet.at, c->sheet.used);
     kn_alloc_forbid(true);
     if (d->delta_period)
         moe_states_begin(c);

@@ -69,28 +69,53 @@ const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
     return c->landing;
 }
 
-/* Copies n slots to the batch's tables; returns their address on the device. */
+/* ---- the sheet ------------------------------------------------------------------------------------------------ */
+
+#define DRAFT_ROOM 128 /* slots of a row's tail, at most */
+#define SHEET_UNIT 16  /* bytes that arrays begin at a multiple of */
+#define ARRAYS     5   /* beside slot tables */
+
+/* On the host rows keep the caller's tables. */
+size_t moe_sheet_bytes(const struct moe_context *c)
+{
+    const struct moe_context_options *o = &c->opt;
+    size_t n_path = (size_t)(o->max_path ? o->max_path : o->max_row), n_row = (size_t)o->max_row, n_table = 0;
+    bool own_memory = (o->device ? o->device : c->model->device)->backend->own_memory;
+    if (own_memory)
+        n_table = n_path * (size_t)o->max_pos + n_row * (DRAFT_ROOM + 2 * SHEET_UNIT / sizeof(int32_t));
+    return n_row * (sizeof *c->all.row + sizeof *c->all.status) + n_row * sizeof *c->want_row +
+           (size_t)c->model->desc.n_layer * sizeof *c->dense + sizeof *c->residents.n_distinct +
+           n_table * sizeof(int32_t) + ARRAYS * SHEET_UNIT;
+}
+
+void *moe_sheet_take(struct moe_context *c, size_t n, size_t size)
+{
+    struct moe_sheet *s = &c->sheet;
+    void *p = s->at + s->used;
+    s->used += kn_align_up(n * size, SHEET_UNIT);
+    kn_assert(s->used <= s->bytes);
+    return p;
+}
+
+/* Copies n slots; returns their address on the device. */
 static const int32_t *append(struct moe_context *c, const int32_t *slot, int n)
 {
-    struct moe_tables *t = &c->tables;
-    size_t first = t->n_used;
-    kn_assert(first + (size_t)n <= t->n);
-    memcpy(t->slot + first, slot, (size_t)n * sizeof *slot);
-    t->n_used += (size_t)n;
-    return moe_at(c, t->slot + first);
+    int32_t *to = moe_sheet_take(c, (size_t)n, sizeof *to);
+    memcpy(to, slot, (size_t)n * sizeof *slot);
+    return moe_at(c, to);
 }
 
 const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n)
 {
-    struct moe_tables *t = &c->tables;
+    struct moe_sheet *s = &c->sheet;
     if (!is_apart(c) || n <= 0)
         return base;
-    if (base != t->base || n > t->n_base) {
-        t->base = base;
-        t->n_base = n;
-        t->base_at = append(c, base, n);
+    if (base != s->base || n > s->n_base) {
+        s->base = base;
+        s->n_base = n;
+        s->base_at = append(c, base, n);
     }
-    return t->base_at;
+    return s->base_at;
 }
 
 const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n)

@@ -132,11 +132,13 @@ struct moe_rows {
     int *status;
 };
 
-/* Slot tables of a batch's rows, on a device with memory of its own: copies of the caller's, one behind the other. */
-struct moe_tables {
-    int32_t *slot; /* host: [n] */
-    size_t n, n_used;
-    const int32_t *base, *base_at; /* the last table of n_base slots that was copied: the caller's, and where it is */
+/* All that a device needs to know of a pass before it begins, as one piece of shared memory, which is uploaded once: rows, their
+ * slot tables, which of them want logits, the dense FFN of each layer.  Arrays are taken from it as the pass needs them. */
+struct moe_sheet {
+    uint8_t *at; /* host */
+    size_t bytes, used;
+    const int32_t *base,
+        *base_at; /* the last table of n_base slots that was copied here: the caller's, and its address */
     int n_base;
 };
 
@@ -193,7 +195,7 @@ struct moe_residents {
     struct moe_device_stats total;
     /* If there is room for all experts: */
     bool is_whole;       /* all of them are there */
-    int32_t *n_distinct; /* in shared memory: distinct experts of the pass, summed over layers */
+    int32_t *n_distinct; /* of the sheet: distinct experts of the pass, summed over layers */
 };
 
 /* ---- listings ------------------------------------------------------------------------------------------------ */
@@ -256,7 +258,7 @@ struct moe_context {
 
     const struct moe_batch *batch; /* of the last pass, the caller's */
     int n_row, n_want;             /* rows of `now`; rows with want_logits */
-    struct moe_rows all;           /* [max_row] the rows of the batch */
+    struct moe_rows all;           /* of the sheet: the rows of the batch */
     struct moe_rows want;          /* [max_want] those with want_logits, once the last layer has dropped the others */
     struct moe_rows now;           /* all or want: the rows that are computed */
     struct kn_acts join;           /* of a head: [max_row, 2 d_model] feature and embedding */
@@ -286,16 +288,16 @@ struct moe_context {
     struct off_view *view;  /* [n_expert] their addresses */
     int *arrived_status;    /* [n_expert] 0, or the error of its read */
     struct kn_group *group; /* [n_expert] the layer's experts, in the order in which they were computed */
-    struct kn_group *dense; /* host: [n_layer] the dense FFN of a layer, or its shared expert */
+    struct kn_group *dense; /* of the sheet: [n_layer] the dense FFN of a layer, or its shared expert */
     struct off_hands hands; /* team and scratch with which off_wait() interleaves experts that have been read */
     struct moe_residents residents;
     struct moe_guess guess;
     struct moe_recall recall;
     struct moe_present present;
-    int32_t *want_row; /* host: [max_want] the rows with want_logits */
+    int32_t *want_row; /* of the sheet: the rows with want_logits */
     float *logits;     /* [max_want, n_vocab] */
     uint8_t *landing;  /* [d_model] floats or less: a feature on its way to the host */
-    struct moe_tables tables;
+    struct moe_sheet sheet;
     double distinct; /* distinct experts of the pass, summed over layers */
 };
 
@@ -327,8 +329,12 @@ int moe_wait_copies(struct moe_context *c); /* the same for c->copies */
 /* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits. */
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
 
+/* Takes n elements of the sheet, as they begin a pass; their contents are old. */
+void *moe_sheet_take(struct moe_context *c, size_t n, size_t size);
+size_t moe_sheet_bytes(const struct moe_context *c); /* of the largest pass */
+
 /* The device's addresses of a row's slots, struct moe_row's base and tail.  On a device with memory of its own the slots are
- * copied there; consecutive rows with the same base share one copy. */
+ * copied to the sheet; consecutive rows with the same base share one copy. */
 const int32_t *moe_base_table(struct moe_context *c, const int32_t *base, int n);
 const int32_t *moe_tail_table(struct moe_context *c, const int32_t *tail, int n);
 

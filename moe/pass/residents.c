@@ -87,7 +87,6 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     r->group = kn_arena_take(&a->shared, n_expert, sizeof *r->group);
     r->listed = kn_arena_take(&a->device, n_expert, sizeof *r->listed);
     r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
-    r->n_distinct = kn_arena_take(&a->shared, 1, sizeof *r->n_distinct);
     r->n -= r->n_window;
 }
 
@@ -252,8 +251,8 @@ void moe_residents_begin(struct moe_context *c)
         r->use = 1;
     }
     if (r->is_whole) {
+        r->n_distinct = moe_sheet_take(c, 1, sizeof *r->n_distinct);
         *r->n_distinct = 0;
-        moe_upload(c, r->n_distinct, sizeof *r->n_distinct);
     } else if (r->n) {
         shrink_window(c);
     }
