@@ -61,6 +61,7 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
         kn_assert(a->of < opt->n_drafter && (!a->overlap || !opt->drafter[a->of].overlap));
         a->max_depth = kn_min(opt->drafter[i].max_depth, SPEC_DEPTHS);
         a->forecast.draft_ns = -1;
+        a->forecast_weight = 1;
         a->first_survival = PRIOR_SURVIVAL;
         for (int depth = 0; depth < SPEC_DEPTHS; depth++)
             a->correction[depth] = 1;
@@ -110,6 +111,7 @@ void spec_control_set_forecast(struct spec_control *c, const struct spec_cost_mo
         c->arm[i].forecast = (struct spec_cost_model){
             .draft_ns = draft[i].ns, .draft_row_ns = draft[i].row_ns, .ridge = pass->ridge, .growth = pass->growth
         };
+        c->arm[i].forecast_weight = 1;
     }
 }
 
@@ -167,7 +169,8 @@ static bool can_afford(const struct spec_control *c, const struct spec_plan_inpu
 {
     double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)p->rows - q->n_due, false);
     const struct spec_arm *a = &c->arm[p->drafter], *by = &c->arm[a->of];
-    double both = a->overlap ? spec_overlap_ns(pass, p->draft_ns, p->contention) : p->draft_ns + pass;
+    double draft_ns = fmax(0, spec_control_draft_ns(c, p->drafter, q->n_due, false)) * p->depth;
+    double both = a->overlap ? spec_overlap_ns(pass, draft_ns, p->contention) : draft_ns + pass;
     const struct spec_plan *last = &q->known[p->drafter][p->depth];
     bool again = last->gain > 0 && (last->gain <= CLEAR_LOSS_GAIN || last->rows <= q->n_due);
     if (again)
@@ -222,7 +225,7 @@ static bool find_trial(struct spec_control *c, const struct spec_plan_input *q, 
         bool on = c->active[q->size].drafter == i;
         if (c->step < a->tried[q->size].next || a->max_depth < 1 || (on && deepest == a->max_depth) || a->disabled)
             continue;
-        if (a->overlap && spec_control_draft_ns(c, a->of, q->n_due) < 0)
+        if (a->overlap && spec_control_draft_ns(c, a->of, q->n_due, false) < 0)
             continue; /* its drafter must draft without overlap first, to be timed */
         /* short drafts first: they lose little; longer ones if short ones cannot gain; overlapped ones of any depth */
         int least = on ? deepest + 1 : 1, most = a->overlap ? a->max_depth : kn_min(a->max_depth, on ? 2 * deepest : 2);
@@ -273,7 +276,7 @@ static int find_free(const struct spec_control *c, const struct spec_plan_input 
 {
     int best = SPEC_OFF;
     for (int i = 0; i < c->opt.n_drafter; i++) {
-        double ns = spec_control_draft_ns(c, i, q->n_due) * c->arm[i].max_depth;
+        double ns = spec_control_draft_ns(c, i, q->n_due, false) * c->arm[i].max_depth;
         if (c->arm[i].overlap || c->arm[i].disabled)
             continue;
         if (ns >= 0 && ns <= FREE_DRAFT_TIME_SHARE * q->off_ns && c->arm[i].tried[q->size].deepest > 0 &&
@@ -300,7 +303,7 @@ static void set_overlap_plan(struct spec_control *c, const struct spec_plan_inpu
 {
     struct spec_plan p[SPEC_DEPTHS + 1];
     for (int i = 0; i < c->opt.n_drafter; i++) {
-        if (!c->arm[i].overlap || c->arm[i].disabled || spec_control_draft_ns(c, i, q->n_due) < 0)
+        if (!c->arm[i].overlap || c->arm[i].disabled || spec_control_draft_ns(c, i, q->n_due, false) < 0)
             continue;
         spec_plans_make(c, q, i, c->arm[i].max_depth, false, p);
         struct spec_plan best = spec_plan_best(p, 2, c->arm[i].max_depth);

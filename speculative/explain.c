@@ -75,7 +75,7 @@ int spec_control_draft_points(const struct spec_control *c, int drafter, struct 
     const struct spec_arm *a = &c->arm[drafter];
     int n = 0;
     for (int size = 0; size < SPEC_SIZES && n < most; size++)
-        if (a->draft_weight[size] >= MIN_FIT_STEPS && a->draft_ns[size] > 0)
+        if (a->n_draft_step[size] >= MIN_FIT_STEPS && a->draft_ns[size] > 0)
             out[n++] = (struct spec_fit_point){ .rows = spec_size_middle(size), .ns = a->draft_ns[size] };
     return n;
 }

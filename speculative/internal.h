@@ -259,7 +259,9 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
     double correction[SPEC_DEPTHS];                            /* accepted over estimated survival, by depth - 1 */
     double predicted[SPEC_DEPTHS], /* sums over the drafts with a prediction: survival by spec_control_set_survival, */
         reported[SPEC_DEPTHS];     /* and survival by the drafter's estimate, corrected */
-    double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES]; /* one draft pass, measured */
+    double draft_ns[SPEC_SIZES], draft_weight[SPEC_SIZES]; /* mean of one draft pass; steps in it, decayed */
+    uint32_t n_draft_step[SPEC_SIZES];                     /* steps that were measured */
+    double forecast_weight;                                /* of the forecast, decayed likewise */
     struct spec_cost_model forecast;                       /* a forecast of draft_ns; < 0: not known */
     double first_survival;                                 /* survival per depth before any draft was seen */
     int n_prefill;                                         /* tokens that it must prefill before its next draft */
@@ -366,7 +368,10 @@ struct spec_plan spec_plan_best(const struct spec_plan *p, int least, int most);
 void spec_plan_survival(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what);
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter); /* at least 4 of its drafts */
 /* Time of one draft pass for n_due sequences: measured without overlap, else forecast, else measured during passes;
- * < 0: not known. */
-double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due);
+ * < 0: not known.  hopeful, for trials: the longer ago it was measured, or forecast, the less of it is assumed. */
+double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due, bool hopeful);
+/* The most that one draft pass of the drafter counts as, at this batch size: more is an outlier. */
+double spec_control_most_draft_ns(const struct spec_control *c, int drafter, int n_due);
+void spec_control_age_drafts(struct spec_control *c); /* after a step without drafts: measured times lose weight */
 
 #endif

@@ -19,7 +19,8 @@
 #define PRIOR_PREDICTED_DRAFTS  8.0  /* prior, in drafts: a predicted survival is right */
 #define CHANGE_SIGMAS           3.5  /* deviation of the short tally that replaces the long one */
 #define ACCOUNT_DECAY           (1 - 1 / 2048.0) /* decay of the accounts' times, per step */
-#define MAX_CHARGE_RATIO        2              /* most charged of a step, over its expected time: more is an outlier */
+#define MAX_CHARGE_RATIO        2              /* most charged of a step, over its expected time: more is an outlier; */
+#define MAX_NEW_CHARGE_RATIO    4              /* of a step with a number of rows that was not measured yet */
 #define STALL_DECAY             (1 - 1 / 64.0) /* decay of the times waiting for experts, per pass */
 #define MAX_DRAFT_PREFILL_RATIO 2    /* prefilled tokens over tokens of the last step: above it a step prefills */
 #define DRAFT_MEAN_STEPS        12   /* steps in the mean of a draft pass's time */
@@ -167,7 +168,7 @@ static void learn_overlap(struct spec_control *c, const struct spec_outcome_of_p
 {
     struct spec_arm *a = &c->arm[c->last.drafter];
     double pass = spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
-    double draft = spec_control_draft_ns(c, c->last.drafter, s->n_due) * s->n_overlap_pass;
+    double draft = spec_control_draft_ns(c, c->last.drafter, s->n_due, false) * s->n_overlap_pass;
     if (pass > 0 && draft > 0)
         spec_overlap_learn_contention(a, spec_size_of(s->n_due), s->pass_ns, pass, draft);
     spec_overlap_count_accepted(a, c->expected_accepted, n_accepted);
@@ -207,10 +208,20 @@ static void learn_pass(struct spec_control *c, const struct spec_outcome_of_pass
     c->stall_pass_ns = c->stall_pass_ns * STALL_DECAY + s->pass_ns;
 }
 
-static void learn_draft(struct spec_arm *a, int size, double pass_ns)
+/* A draft pass, of a few milliseconds without a wait, is far longer where another process has the cores: it counts as at
+ * most spec_control_most_draft_ns.  But several in a row are a change: each halves the weight of the mean. */
+static void learn_draft(struct spec_control *c, int drafter, int n_due, double pass_ns)
 {
+    struct spec_arm *a = &c->arm[drafter];
+    int size = spec_size_of(n_due);
+    double most = spec_control_most_draft_ns(c, drafter, n_due);
+    if (pass_ns > most) {
+        pass_ns = most;
+        a->draft_weight[size] = fmin(a->draft_weight[size], fmax(1, a->draft_weight[size] / 2));
+    }
     a->draft_ns[size] += (pass_ns - a->draft_ns[size]) / (a->draft_weight[size] + 1);
     a->draft_weight[size] = fmin(a->draft_weight[size] + 1, DRAFT_MEAN_STEPS - 1);
+    a->n_draft_step[size]++;
 }
 
 /* Did drafters prefill clearly more tokens than the last step committed?  They do after a pause and for new sequences,
@@ -230,8 +241,8 @@ static void learn_prefill(struct spec_arm *a, int size, int depth, const struct 
 /* ---- charging the loss -------------------------------------------------------------------------------------- */
 
 /* Adds a step to the account of lost time: its time less that of plain steps for the same tokens.  Means of plain steps
- * leave out outliers, so a step with drafts is charged MAX_CHARGE_RATIO times its expected time at most, once passes
- * like it have been measured.  Prefill time is charged in small parts over the next steps, so that drafts with enough
+ * leave out outliers, so drafting is charged spec_control_most_draft_ns for each draft pass at most, and a step with
+ * drafts a multiple of its expected time.  Prefill time is charged in small parts over the next steps, so that drafts with enough
  * gain pay for it; the part not charged yet counts against the next trial. */
 static void charge_account(struct spec_control *c, const struct spec_outcome_of_pass *s, int n_drafted, int n_accepted)
 {
@@ -241,11 +252,13 @@ static void charge_account(struct spec_control *c, const struct spec_outcome_of_
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {
-        double text = is_prefill_step(c, s) ? fmax(0, s->draft_ns - c->last.draft_ns) : 0;
-        double usual = c->last.draft_ns + spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
+        double usual_draft_ns = fmax(0, spec_control_draft_ns(c, drafter, s->n_due, false)) * c->last.depth;
+        double text = is_prefill_step(c, s) ? fmax(0, s->draft_ns - usual_draft_ns) : 0;
+        double draft_ns = fmin(s->draft_ns - text, spec_control_most_draft_ns(c, drafter, s->n_due) * c->last.depth);
+        double usual = draft_ns + spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
         bool tried = s->n_beside > 0 || spec_passes_n_measured(&c->passes, s->n_due, n_drafted) > 0;
-        double charged = tried ? fmin(took - text, fmax(worth, MAX_CHARGE_RATIO * usual)) : took - text;
-        c->lost_ns = fmax(0, c->lost_ns + charged - worth);
+        double most = fmax(worth, (tried ? MAX_CHARGE_RATIO : MAX_NEW_CHARGE_RATIO) * usual);
+        c->lost_ns = fmax(0, c->lost_ns + fmin(draft_ns + s->pass_ns, most) - worth);
         c->uncharged_prefill_ns += text;
     }
     c->lost_ns += c->uncharged_prefill_ns / PREFILL_CHARGE_STEPS;
@@ -271,16 +284,20 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
     if (known)
         charge_account(c, s, n_drafted, n_accepted);
     learn_pass(c, s, n_drafted, known);
-    bool cold = is_prefill_step(c, s), warm = drafter == c->last_drafter && !cold;
+    bool cold = is_prefill_step(c, s);
+    bool without_text = drafter != SPEC_OFF && !c->arm[drafter].overlap && s->n_text == 0;
+    bool warm = !cold && (drafter == c->last_drafter || without_text);
     c->last_drafter = drafter;
     c->n_committed = s->n_due + n_accepted;
-    if (drafter == SPEC_OFF)
+    if (drafter == SPEC_OFF) {
+        spec_control_age_drafts(c);
         return;
+    }
     struct spec_arm *a = &c->arm[drafter];
     a->n_step++;
     double draft_ns = a->overlap ? s->overlap_ns / fmax(1, s->n_overlap_pass) : s->draft_ns / c->last.depth;
     if (warm && (!a->overlap || s->n_overlap_pass))
-        learn_draft(a, size, draft_ns);
+        learn_draft(c, drafter, s->n_due, draft_ns);
     if (cold && !a->overlap)
         learn_prefill(a, size, c->last.depth, s);
     if (warm && a->overlap && s->n_overlap_pass + n_drafted > 0)

@@ -12,29 +12,73 @@
 #define MIN_HOPEFUL_SURVIVAL_SEEN   0.64 /* this with them, */
 #define HOPEFUL_SIGMAS              1.5  /* and at least so many standard deviations above the estimate */
 #define MIN_SURVIVAL                0.02 /* nodes with less survival are not drafted */
+#define DRAFT_DECAY                 (1 - 1 / 256.0) /* decay of the weight of draft times, per step without drafts, */
+#define MIN_DRAFT_WEIGHT            (1 / 64.0)      /* to this share of a pass */
+#define MIN_HOPEFUL_DRAFT_SHARE     0.25            /* hopeful: at least this share of the time of a draft pass */
+#define MAX_DRAFT_RATIO             2    /* a draft pass counts as at most so many times the measured mean, */
+#define MAX_FORECAST_DRAFT_RATIO    4    /* or the mean at another batch size, or the forecast */
+#define MIN_OUTLIER_SHARE           0.02 /* but in any case up to this share of a plain step */
 
 bool spec_control_has_seen_drafts(const struct spec_control *c, int drafter)
 {
     return c->arm[c->arm[drafter].of].survival_weight[0] >= 4;
 }
 
-/* Time of one draft pass for n_due sequences: measured at the nearest batch size, or forecast; < 0: neither. */
-static double nearest_draft_ns(const struct spec_arm *a, int n_due)
+/* The measured batch size that is nearest to n_due; -1: none. */
+static int nearest_measured(const struct spec_arm *a, int n_due)
 {
     int size = spec_size_of(n_due);
     for (int far = 0; far < SPEC_SIZES; far++)
         for (int side = -1; side <= 1; side += 2) {
             int i = size + side * far;
             if (i >= 0 && i < SPEC_SIZES && a->draft_weight[i] > 0)
-                return a->draft_ns[i];
+                return i;
         }
-    return a->forecast.draft_ns >= 0 ? spec_cost_draft_ns(&a->forecast, n_due) : -1;
+    return -1;
 }
 
-double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due)
+/* Time of one draft pass for n_due sequences: measured at the nearest batch size, or forecast; < 0: neither.  A drafter
+ * that is off is not measured, so nothing would ever correct a time that is too long: hopeful times fall with the
+ * weight. */
+static double nearest_draft_ns(const struct spec_arm *a, int n_due, bool hopeful)
 {
-    double alone = nearest_draft_ns(&c->arm[c->arm[drafter].of], n_due);
-    return alone >= 0 ? alone : nearest_draft_ns(&c->arm[drafter], n_due);
+    int i = nearest_measured(a, n_due);
+    if (i < 0 && a->forecast.draft_ns < 0)
+        return -1;
+    double ns = i < 0 ? spec_cost_draft_ns(&a->forecast, n_due) : a->draft_ns[i],
+           weight = i < 0 ? a->forecast_weight : a->draft_weight[i];
+    return hopeful ? ns * fmin(1, fmax(MIN_HOPEFUL_DRAFT_SHARE, weight)) : ns;
+}
+
+double spec_control_draft_ns(const struct spec_control *c, int drafter, int n_due, bool hopeful)
+{
+    double alone = nearest_draft_ns(&c->arm[c->arm[drafter].of], n_due, hopeful);
+    return alone >= 0 ? alone : nearest_draft_ns(&c->arm[drafter], n_due, hopeful);
+}
+
+double spec_control_most_draft_ns(const struct spec_control *c, int drafter, int n_due)
+{
+    const struct spec_arm *a = &c->arm[drafter];
+    double ns = nearest_draft_ns(a, n_due, false);
+    bool measured = a->draft_weight[spec_size_of(n_due)] > 0;
+    return ns < 0 ? INFINITY
+                  : fmax(ns * (measured ? MAX_DRAFT_RATIO : MAX_FORECAST_DRAFT_RATIO),
+                         MIN_OUTLIER_SHARE * spec_passes_plain_ns(&c->passes, n_due));
+}
+
+static void age(double *weight)
+{
+    if (*weight > MIN_DRAFT_WEIGHT)
+        *weight = fmax(MIN_DRAFT_WEIGHT, *weight * DRAFT_DECAY);
+}
+
+void spec_control_age_drafts(struct spec_control *c)
+{
+    for (int i = 0; i < c->opt.n_drafter; i++) {
+        age(&c->arm[i].forecast_weight);
+        for (int size = 0; size < SPEC_SIZES; size++)
+            age(&c->arm[i].draft_weight[size]);
+    }
 }
 
 void spec_plan_survival(const struct spec_control *c, int drafter, int session, int depth, bool hopeful, double *what)
@@ -75,7 +119,7 @@ static void add_depth(struct bins *b, const struct spec_control *c, int n_due, i
 static struct spec_plan plan_in_turn(const struct spec_control *c, const struct spec_plan_input *q, int drafter,
                                      int depth, bool hopeful, const struct bins *b)
 {
-    double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth, accepted = 0;
+    double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due, hopeful)) * depth, accepted = 0;
     struct spec_plan best = { .drafter = drafter,
                               .depth = depth,
                               .least_survival = 2,
@@ -124,7 +168,7 @@ static struct spec_plan plan_overlapped(const struct spec_control *c, const stru
                            .depth = depth,
                            .rows = q->n_due + rows,
                            .tokens = q->n_due + accepted,
-                           .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due)) * depth,
+                           .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due, hopeful)) * depth,
                            .contention = spec_overlap_contention(c, a, q->size, hopeful) };
     double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
     double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);

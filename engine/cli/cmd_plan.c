@@ -239,6 +239,18 @@ static int print_device_speed(const struct eng_config *c, const struct eng_engin
 
 /* ---- the cost of drafts ------------------------------------------------------------------------- */
 
+/* --draft resident needs no file and no memory: it is named where it can gain, if no drafter is given. */
+static void print_resident_hint(const struct eng_config *c, const struct eng_engine *e)
+{
+    const struct eng_split *split = eng_memory(e);
+    if (c->json || c->n_draft || split->n_resident == split->n_expert || moe_model_shape(eng_model(e))->state_bytes)
+        return;
+    printf("%d of %d experts are on disk: --draft resident lets the model draft with the\n"
+           "others, which can pay with 8 and more requests at once; bench --draft resident\n"
+           "measures its gain\n",
+           split->n_expert - split->n_resident, split->n_expert);
+}
+
 /* Prints MoESD's target efficiency of passes with drafted rows, by the fit beside the model if there is one. */
 static int print_drafts(const struct eng_config *c, const struct eng_engine *e, const struct eng_machine *m)
 {
@@ -276,6 +288,7 @@ static int print_drafts(const struct eng_config *c, const struct eng_engine *e, 
         printf("a pass uses nearly all experts from %.0f rows on: below, drafted rows load\n"
                "experts; above, almost none\n",
                full);
+    print_resident_hint(c, e);
     return 0;
 }
 

@@ -212,11 +212,11 @@ static void a_draft_pass_is_foreseen(void **state)
     static const struct spec_cost_model pass = { .fixed_ns = 1, .ridge = 6, .growth = 1.5 };
     struct spec_control *c = open_for(d, 2, SPEC_COUPLED);
     spec_control_set_forecast(c, &pass, NULL);
-    assert_true(spec_control_draft_ns(c, 0, 1) < 0);
+    assert_true(spec_control_draft_ns(c, 0, 1, false) < 0);
     spec_control_set_forecast(c, &pass, (struct spec_draft_forecast[]){ { 100, 4, 0 }, { 7, 0, 0 } });
     for (int n = 1; n <= MACHINE_SESSIONS; n++) {
-        double ns = spec_control_draft_ns(c, 0, n), expected = 100 + 4 * spec_cost_phi(n, 6, 1.5);
-        if (fabs(ns / expected - 1) > 1e-12 || spec_control_draft_ns(c, 1, n) != 7)
+        double ns = spec_control_draft_ns(c, 0, n, false), expected = 100 + 4 * spec_cost_phi(n, 6, 1.5);
+        if (fabs(ns / expected - 1) > 1e-12 || spec_control_draft_ns(c, 1, n, false) != 7)
             fail_msg("%d sequences: %g for %g", n, ns, expected);
     }
     spec_control_close(c);

@@ -107,15 +107,15 @@ static void who_was_measured_is_priced_by_it(void **state)
     struct eng_engine *e = open_priced("model:demo-draft-q8_0.gguf", HEAD, DRAFT);
     for (int n = 1; n <= 4; n++) {
         double its = spec_cost_draft_ns(&fitted, n);
-        near_to(spec_control_draft_ns(e->drafting->control, 0, n), by_size(e, 0));
-        near_to(spec_control_draft_ns(e->drafting->control, 1, n), its);
-        near_to(spec_control_draft_ns(e->drafting->control, 2, n), its + by_size(e, 0));
+        near_to(spec_control_draft_ns(e->drafting->control, 0, n, false), by_size(e, 0));
+        near_to(spec_control_draft_ns(e->drafting->control, 1, n, false), its);
+        near_to(spec_control_draft_ns(e->drafting->control, 2, n, false), its + by_size(e, 0));
     }
     assert_int_equal(n_other, 0);
     eng_close(e);
     e = open_priced("eagle:demo-eagle-f16.gguf,tree=chain", HEAD ",tree=chain", "suffix");
-    near_to(spec_control_draft_ns(e->drafting->control, 0, 3), spec_cost_draft_ns(&fitted, 3));
-    near_to(spec_control_draft_ns(e->drafting->control, 1, 3), 0);
+    near_to(spec_control_draft_ns(e->drafting->control, 0, 3, false), spec_cost_draft_ns(&fitted, 3));
+    near_to(spec_control_draft_ns(e->drafting->control, 1, 3, false), 0);
     eng_close(e);
 }
 
@@ -136,7 +136,7 @@ static void nobody_else_is(void **state)
     for (size_t i = 0; i < sizeof tries / sizeof *tries; i++) {
         struct eng_engine *e = open_priced(tries[i].measured, tries[i].first, tries[i].second);
         for (int k = 0; k < e->drafting->n_drafter; k++)
-            near_to(spec_control_draft_ns(e->drafting->control, k, 4), by_size(e, k));
+            near_to(spec_control_draft_ns(e->drafting->control, k, 4, false), by_size(e, k));
         assert_int_equal(n_other, tries[i].n_told);
         eng_close(e);
     }
