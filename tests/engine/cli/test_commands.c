@@ -611,6 +611,7 @@ static void tables_are_80_wide(void **state)
     (void)state;
     static const char *const command[] = {
         "plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G",
+        "plan m.gguf --host-mem 34M --ctx-size 512 --disk-rate 1G --dram-rate 10G",
         "plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G --draft ngram",
         "bench m.gguf --batch 1,2 --prompt 8 --gen 8 --rounds 1 --warmup 0 --ctx-size 64 --threads 1",
         "bench m.gguf --batch 1 --prompt 8 --gen 8 --rounds 1 --warmup 0 --ctx-size 64 --draft ngram --gamma 2",
@@ -626,6 +627,11 @@ static void tables_are_80_wide(void **state)
     does("plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G", NULL);
     assert_non_null(strstr(printed, "target efficiency"));
     assert_non_null(strstr(printed, "nearly all experts from"));
+    assert_null(strstr(printed, "--draft resident")); /* all experts are in memory */
+    does("plan m.gguf --host-mem 34M --ctx-size 512 --disk-rate 1G --dram-rate 10G", NULL);
+    assert_non_null(strstr(printed, "experts are on disk: --draft resident"));
+    does("plan m.gguf --host-mem 34M --ctx-size 512 --disk-rate 1G --dram-rate 10G --draft ngram", NULL);
+    assert_null(strstr(printed, "--draft resident"));
     does("plan m.gguf --host-mem 64M --ctx-size 512 --disk-rate 1G --dram-rate 10G --json", NULL);
     assert_non_null(strstr(printed, "\"full_rows\":"));
     assert_non_null(strstr(printed, "\"depth_8\":"));
