@@ -251,7 +251,10 @@ $(patsubst %,$(out)/tests/cuda/test_%,forward ahead launches): %: %.o $(call clo
 $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusals): | $(out)/spillway     # which they start
 $(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/spillway
 $(out)/tests/emulated/spillway: $(out)/tests/emulated/program.o $(out)/$(MAIN).o $(call closure,engine)  # --device emulated
-	$(CC) $(CFLAGS) $(LINKFLAGS) $^ $(call libs,engine) -o $@
+	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,engine) -o $@
+HOST_WRAPS = -Wl,--wrap=kn_queue_open,--wrap=off_wait,--wrap=off_release,--wrap=moe_residents_begin  # of tests/emulated/host.h
+$(out)/tests/moe/pass/test_tiers: $(out)/tests/moe/pass/test_tiers.o $(call closure,moe)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,moe) -lcmocka -o $@
 $(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one

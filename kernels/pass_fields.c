@@ -473,6 +473,8 @@ static void gate_up(const struct fields *f, const struct kn_op_gate_up *o)
     for (int i = 0; i < o->n_group; i++) {
         const struct kn_group *g = &o->group[i];
         unsigned kinds = kn_act_bit(&g->gate) | kn_act_bit(&g->up);
+        if (!g->n) /* its matrices are not read */
+            continue;
         matrix(f, "group.gate", &g->gate);
         matrix(f, "group.up", &g->up);
         field(f, "row", KN_READS, o->row ? o->row + g->first : NULL, (size_t)g->n * sizeof *o->row);
@@ -495,6 +497,8 @@ static void down(const struct fields *f, const struct kn_op_down *o)
     FIELD(KN_READS, group, o->n_group);
     for (int i = 0; i < o->n_group; i++) {
         const struct kn_group *g = &o->group[i];
+        if (!g->n)
+            continue;
         matrix(f, "group.down", &g->down);
         field(f, "pair", KN_READS, o->pair ? o->pair + g->first : NULL, (size_t)g->n * sizeof *o->pair);
         for (int k = g->first; k < g->first + g->n; k++) {

@@ -225,6 +225,135 @@ static void queues_await_words(void **state)
     kn_memory_close(&m);
 }
 
+/* ---- missing events ------------------------------------------------------------------------------------------------ */
+
+struct two {
+    struct kn_memory m;
+    struct kn_queue *other;
+    uint32_t *done;
+};
+
+static void open_two(struct two *t, enum late_order order)
+{
+    struct kn_queue_options opt = { .device = &device.base, .team = team, .max_product = KN_PRODUCTS, .beside = queue };
+    device.order = order;
+    assert_int_equal(kn_memory_open(&t->m, &device.base, sizeof to + sizeof *t->done, true), 0);
+    t->done = (uint32_t *)(t->m.image + sizeof to);
+    assert_int_equal(kn_queue_open(&t->other, &opt), 0);
+}
+
+static void close_two(struct two *t)
+{
+    kn_queue_wait(queue);
+    kn_queue_wait(t->other);
+    kn_queue_close(t->other);
+    kn_memory_close(&t->m);
+    *late_message = 0;
+}
+
+/* Two queues write the same memory.  The missing event is found in every order, also where no result is wrong. */
+static void queues_without_an_event_are_found(void **state)
+{
+    struct two t;
+    (void)state;
+    for (int order = 0; order < LATE_ORDERS; order++)
+        for (int has_event = 0; has_event < 2; has_event++) {
+            open_two(&t, (enum late_order)order);
+            kn_enqueue(queue, SCALE, scale, .x = (float *)t.m.base, .by = 1, .n = 1, .d = N);
+            if (has_event)
+                kn_enqueue(queue, SIGNAL, signal, .word = t.done, .value = 1);
+            if (has_event)
+                kn_enqueue(t.other, AWAIT, await, .word = t.done, .value = 1);
+            kn_enqueue(t.other, SCALE, scale, .x = (float *)t.m.base + N - 1, .by = 1, .n = 1, .d = 1);
+            assert_int_equal(kn_queue_wait(queue), 0);
+            assert_int_equal(kn_queue_wait(t.other), 0);
+            if (has_event)
+                assert_null(late_found());
+            else
+                assert_string_equal(late_found(),
+                                    "scale: x is touched by the host or another queue, and no event is between");
+            close_two(&t);
+        }
+}
+
+/* A word with a later value than the one that is awaited tells no more than the first that reaches it. */
+static void a_later_word_orders_nothing(void **state)
+{
+    struct two t;
+    (void)state;
+    open_two(&t, LATE_FIRST);
+    kn_enqueue(queue, SIGNAL, signal, .word = t.done, .value = 1);
+    kn_enqueue(queue, SCALE, scale, .x = (float *)t.m.base, .by = 1, .n = 1, .d = N);
+    kn_enqueue(queue, SIGNAL, signal, .word = t.done, .value = 2); /* has run when the next is added */
+    kn_enqueue(t.other, AWAIT, await, .word = t.done, .value = 1);
+    kn_enqueue(t.other, SCALE, scale, .x = (float *)t.m.base, .by = 1, .n = 1, .d = N);
+    assert_int_equal(kn_queue_wait(t.other), 0);
+    assert_string_equal(late_found(), "scale: x is touched by the host or another queue, and no event is between");
+    close_two(&t);
+}
+
+/* Also where the copy has run already. */
+static void the_host_that_does_not_wait_is_found(void **state)
+{
+    struct two t;
+    (void)state;
+    open_two(&t, LATE_FIRST);
+    float *image = (float *)t.m.image;
+    memcpy(image, from, sizeof from);
+    kn_enqueue(queue, TRANSFER, transfer, .to = t.m.base, .from = t.m.image, .bytes = sizeof to);
+    image[1]++;
+    kn_queue_wait(queue);
+    assert_string_equal(late_found(), "transfer: from was changed before the host has waited for it");
+    *late_message = 0;
+    kn_enqueue(queue, TRANSFER, transfer, .to = t.m.image, .from = t.m.base, .bytes = sizeof to);
+    assert_true(((struct late_queue *)queue)->n_added == ((struct late_queue *)queue)->n_run);
+    uint8_t filled[sizeof to];
+    memset(filled, 0xee, sizeof filled);
+    assert_memory_equal(image, filled, sizeof filled);
+    late_host_touch(&device, image, sizeof to, false, "the image is read");
+    assert_string_equal(late_found(), "the image is read by the host, which has not waited for an operation");
+    *late_message = 0;
+    kn_queue_wait(queue);
+    assert_memory_equal(image, from, sizeof from);
+    late_host_touch(&device, image, sizeof to, false, "the image is read");
+    assert_null(late_found());
+    close_two(&t);
+}
+
+static void memory_that_a_copy_may_touch_stays(void **state)
+{
+    struct kn_memory m;
+    (void)state;
+    device.order = LATE_FIRST;
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, true), 0);
+    kn_enqueue(queue, TRANSFER, transfer, .to = m.image, .from = m.base, .bytes = sizeof to);
+    kn_memory_close(&m);
+    assert_string_equal(late_found(), "memory is closed that a copy may still touch");
+}
+
+static void the_nth_call_fails(void **state)
+{
+    struct two t;
+    struct kn_memory m;
+    (void)state;
+    open_two(&t, LATE_RANDOM);
+    device.faults.open_at = device.faults.n_open + 1;
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, true), KN_ENOMEM);
+    assert_int_equal(kn_memory_open(&m, &device.base, sizeof to, true), 0);
+    device.faults.op_at = device.faults.n_op + 2;
+    kn_enqueue(queue, SIGNAL, signal, .word = t.done, .value = 1);
+    kn_enqueue(queue, SCALE, scale, .x = (float *)t.m.base, .by = 1, .n = 1, .d = N);
+    kn_enqueue(queue, SIGNAL, signal, .word = t.done, .value = 2);
+    kn_enqueue(t.other, AWAIT, await, .word = t.done, .value = 2);
+    assert_int_equal(kn_queue_await(queue, t.done, 2), KN_EIO);
+    assert_int_equal(*t.done, 1);
+    assert_int_equal(kn_queue_wait(t.other), KN_EIO);
+    assert_int_equal(kn_memory_write(&m, 0, from, sizeof *from), KN_EIO);
+    assert_int_equal(kn_memory_open(&t.m, &device.base, sizeof to, true), KN_ENOMEM);
+    kn_memory_close(&m);
+    close_two(&t);
+}
+
 static sigjmp_buf after_fault;
 static void on_fault(int signal)
 {
@@ -260,6 +389,11 @@ int main(void)
         cmocka_unit_test_setup_teardown(queues_await_words, open_queue_apart, close_queue),
         cmocka_unit_test_setup_teardown(memory_of_the_host_is_found, open_queue_apart, close_queue),
         cmocka_unit_test_setup_teardown(the_caller_cannot_touch_it, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(queues_without_an_event_are_found, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(a_later_word_orders_nothing, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(the_host_that_does_not_wait_is_found, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(memory_that_a_copy_may_touch_stays, open_queue_apart, close_queue),
+        cmocka_unit_test_setup_teardown(the_nth_call_fails, open_queue_apart, close_queue),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -33,6 +33,58 @@ static void commands_that_read_text(void **state)
     says_as_the_host("eval -m delta.gguf --text story.txt --ctx-size 128 --kv int8 --quiet --threads 2");
 }
 
+static void commands_that_learn(void **state)
+{
+    (void)state;
+    write_story();
+    assert_int_equal(given("imatrix -m m.gguf --text story.txt -o m.imatrix --device emulated", NULL), 2);
+    assert_non_null(strstr(said, "imatrix computes on the host"));
+    does("fit -m m.gguf --device emulated --threads 2 --quiet", NULL);
+}
+
+/* Every drafter, with experts that change places at random between passes. */
+static void drafters_while_experts_move(void **state)
+{
+    static const char *const drafts[] = { "-m m.gguf --draft ngram --gamma 3", "-m m.gguf --draft suffix --gamma 3",
+                                          "-m m.gguf --draft model:dense.gguf --gamma 2",
+                                          "-m mtp.gguf --draft mtp --gamma 2" };
+    static char kept[sizeof printed];
+    (void)state;
+    setenv("EMULATED_MOVES", "1", 1);
+    for (int i = 0; i < 4; i++) {
+        char words[512];
+        snprintf(words, sizeof words, RUN "%s", drafts[i]);
+        does(words, NULL);
+        memcpy(kept, printed, sizeof kept);
+        char text[16];
+        snprintf(text, sizeof text, "%d", i); /* an order for each; test_tiers has all */
+        setenv("EMULATED_ORDER", text, 1);
+        snprintf(words, sizeof words, RUN "%s --device emulated --device-mem %s", drafts[i],
+                 strstr(drafts[i], "model:") ? "44M" : "22M");
+        does(words, NULL);
+        assert_string_equal(printed, kept);
+    }
+    unsetenv("EMULATED_ORDER");
+    unsetenv("EMULATED_MOVES");
+}
+
+/* An allocation or an operation fails: one line says so, and the status is not 0.  Nothing hangs. */
+static void a_device_that_fails(void **state)
+{
+    static const char *const fault[][2] = { { "EMULATED_OP", "1" },
+                                            { "EMULATED_OP", "60" },
+                                            { "EMULATED_OP", "500" },
+                                            { "EMULATED_OPEN", "1" },
+                                            { "EMULATED_OPEN", "4" } };
+    (void)state;
+    for (size_t i = 0; i < sizeof fault / sizeof *fault; i++) {
+        setenv(fault[i][0], fault[i][1], 1);
+        assert_in_range(given(RUN "-m m.gguf --device emulated --device-mem 21M", NULL), 1, 2);
+        assert_non_null(strstr(said, i < 3 ? "device has failed" : "device is out of memory"));
+        unsetenv(fault[i][0]);
+    }
+}
+
 /* The device has memory for some of the experts; the moments at which it works differ. */
 static void places_and_moments(void **state)
 {
@@ -93,13 +145,11 @@ static void no_other_program_has_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_are_those_of_the_host),
-        cmocka_unit_test(logits_are_those_of_the_host),
-        cmocka_unit_test(a_batch_is_that_of_the_host),
-        cmocka_unit_test(commands_that_read_text),
-        cmocka_unit_test(places_and_moments),
-        cmocka_unit_test(commands_that_measure),
-        cmocka_unit_test(no_other_program_has_it),
+        cmocka_unit_test(answers_are_those_of_the_host), cmocka_unit_test(logits_are_those_of_the_host),
+        cmocka_unit_test(a_batch_is_that_of_the_host),   cmocka_unit_test(commands_that_read_text),
+        cmocka_unit_test(commands_that_learn),           cmocka_unit_test(drafters_while_experts_move),
+        cmocka_unit_test(a_device_that_fails),           cmocka_unit_test(places_and_moments),
+        cmocka_unit_test(commands_that_measure),         cmocka_unit_test(no_other_program_has_it),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
 }
