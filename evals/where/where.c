@@ -6,11 +6,15 @@
  * noise and changes of the rates are hidden from it.  The fixed shares run on the same machine with the same noise, keep
  * and exchange experts by the same rules, and start as empty.
  *
- *     where [MACHINE LAW LOAD] > where.csv          three numbers: one setting, which says more on stderr */
+ *     where [SEED [MACHINE LAW LOAD]] > where.csv          the settings on which the constants of where.c were chosen, with seed 7
+ *     where held-out [SEED [MACHINE LAW LOAD]]             machines, laws and loads that were not used for that, other noise
+ *
+ * SEED: of the noise, of the choice's trials, and of the pass at which the routes begin.  Three numbers: one setting. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "evals/offload/trace_file.h"
 #include "moe/pass/pass.h"
@@ -42,11 +46,22 @@ static const struct machine machines[] = {
     { "pcie5 12ch 80GB", 52e9, 460e9, 4e12, 80e9, 2000e9, 100e12 },
     { "pcie5 12ch 8 cores 80GB", 52e9, 460e9, 0.3e12, 80e9, 2000e9, 100e12 },
 };
+static const struct machine held_machines[] = {
+    { "pcie3 x4 2ch 12GB", 3e9, 38e9, 0.4e12, 12e9, 360e9, 20e12 },
+    { "pcie4 x8 2ch 16GB", 12.5e9, 70e9, 0.9e12, 16e9, 450e9, 40e12 },
+    { "pcie3 4ch 12GB", 12e9, 85e9, 0.25e12, 12e9, 480e9, 12e12 },
+    { "pcie5 8ch 24GB", 50e9, 300e9, 2.5e12, 24e9, 1000e9, 80e12 },
+    { "pcie4 12ch 80GB", 25e9, 380e9, 3e12, 80e9, 2000e9, 90e12 },
+    { "pcie5 2ch 4 cores 32GB", 54e9, 90e9, 0.15e12, 32e9, 1790e9, 100e12 },
+    { "pcie5 8ch 96GB", 54e9, 250e9, 2e12, 96e9, 1790e9, 100e12 },
+};
 
 /* Speed of products and of copies while both run; SHARED: by the memory's rate; SERIAL: one after the other (memory that is
  * not pinned). */
-enum law { ALONE, SLOWER, SHARED, SERIAL, LITTLE, N_LAW };
-static const char *const laws[N_LAW] = { "none", "both slower", "shared memory", "one by one", "a little slower" };
+enum law { ALONE, SLOWER, SHARED, SERIAL, LITTLE, LINK_FIRST, HOST_FIRST, STAGED, MEASURED, N_LAW };
+#define FIRST_HELD_LAW LINK_FIRST
+static const char *const laws[N_LAW] = { "none",       "both slower", "shared memory", "one by one", "a little slower",
+                                         "link first", "host first",  "staged",        "measured" };
 
 struct load {
     const char *name, *trace;
@@ -65,9 +80,27 @@ static const struct load loads[] = {
     { "8 rows and prompts", "q30", 300, { 8, 8, 8, 8 }, 12 },
     { "trained 8 rows", "demo", 2000, { 8, 8, 8, 8 }, 0 },
 };
+static const struct load held_loads[] = {
+    { "2 rows", "q30", 600, { 2, 2, 2, 2 }, 0 },
+    { "6 rows", "q30", 400, { 6, 6, 6, 6 }, 0 },
+    { "48 rows", "q30", 250, { 48, 48, 48, 48 }, 0 },
+    { "few and many rows", "q30", 400, { 1, 32, 3, 0 }, 0 },
+    { "1 row and prompts", "q30", 400, { 1, 1, 1, 1 }, 25 },
+    { "trained 2 rows", "demo", 2000, { 2, 2, 2, 2 }, 0 },
+    { "trained 24 rows", "demo", 1000, { 24, 24, 24, 24 }, 0 },
+};
 
-#define N_MACHINE ((int)(sizeof machines / sizeof *machines))
-#define N_LOAD    ((int)(sizeof loads / sizeof *loads))
+#define N_LOAD ((int)(sizeof loads / sizeof *loads))
+_Static_assert(sizeof loads == sizeof held_loads, "as many");
+
+/* The settings of this run. */
+static struct {
+    const struct machine *machine;
+    const struct load *load;
+    int n_machine, first_law, end_law;
+    bool held_out;
+    uint64_t seed;
+} set = { machines, loads, (int)(sizeof machines / sizeof *machines), 0, FIRST_HELD_LAW, false, 7 };
 
 /* ---- routes -------------------------------------------------------------------------------------------------------- */
 
@@ -78,6 +111,7 @@ struct layer_plan {
 struct route {
     int n_pass, n_layer, n_expert, n_used, *n_row;
     struct layer_plan *plan; /* [n_pass][n_layer] */
+    struct off_store *store; /* knows no uses of earlier runs; nothing is read from it */
 };
 
 static void plan_layer(struct layer_plan *p, const struct trace *t, int group, int n_row, int at)
@@ -100,6 +134,30 @@ static void plan_layer(struct layer_plan *p, const struct trace *t, int group, i
     p->first[p->n] = n_pair;
 }
 
+/* A store of as many experts, of one panel each. */
+static struct off_store *open_store(const struct route *r)
+{
+    static FILE *file;
+    static int fd;
+    static const char *path = "zeros";
+    int n = r->n_layer * r->n_expert;
+    struct off_expert *expert = calloc((size_t)n, sizeof *expert);
+    struct off_store_options o = {
+        .files = { 1, &fd, &path, NULL }, .expert = expert, .n_expert = n, .io = OFF_IO_PREAD
+    };
+    struct off_store *s = NULL;
+    for (int i = 0; i < n; i++)
+        expert[i] = (struct off_expert){ .matrix[0] = { .format = KN_F32, .n_out = KN_PANEL, .n_in = 1, .scale = 1 },
+                                         .group = i / r->n_expert };
+    o.slot_bytes = off_store_least(expert, n);
+    if (!file && (!(file = tmpfile()) || ftruncate(fd = fileno(file), 1 << 16)))
+        exit(1);
+    if (off_store_open(&s, &o))
+        exit(1);
+    free(expert);
+    return s;
+}
+
 static struct route open_route(const struct load *load, const struct trace *t)
 {
     struct route r = { load->n_pass,
@@ -107,15 +165,18 @@ static struct route open_route(const struct load *load, const struct trace *t)
                        t->first[1],
                        0,
                        calloc((size_t)load->n_pass, sizeof(int)),
-                       calloc((size_t)(load->n_pass * t->n_group), sizeof(struct layer_plan)) };
+                       calloc((size_t)(load->n_pass * t->n_group), sizeof(struct layer_plan)),
+                       NULL };
     for (int e = 0; e < r.n_expert; e++)
         r.n_used += is_used(t->bits, e);
     for (int i = 0; i < r.n_pass; i++) {
         int which = load->rows[i % 4] ? i % 4 : (int)(kn_mix(KN_GOLDEN * (uint64_t)i) % 3);
+        int at = i + (int)(set.seed - 7) * 37;
         r.n_row[i] = load->rows[which] + (load->prompt_every && i % load->prompt_every == 0 ? PROMPT : 0);
         for (int g = 0; g < t->n_group; g++)
-            plan_layer(&r.plan[i * t->n_group + g], t, g, r.n_row[i], i);
+            plan_layer(&r.plan[i * t->n_group + g], t, g, r.n_row[i], at);
     }
+    r.store = open_store(&r);
     return r;
 }
 
@@ -139,8 +200,19 @@ static double noise(struct world *w, double deviation)
 }
 
 /* How fast the host is now: another program takes part of it, more and less; and for a fifth of the run the link is slower. */
-static double host_speed(const struct world *w) { return 1 + 0.2 * sin(w->at * 40); }
-static double link_speed(const struct world *w) { return w->at > 0.5 && w->at < 0.7 ? 0.6 : 1; }
+static double host_speed(const struct world *w)
+{
+    if (set.held_out) /* by steps */
+        return w->at > 0.3 && w->at < 0.45 ? 0.65 : w->at > 0.8 ? 1.15 : 1;
+    return 1 + 0.2 * sin(w->at * 40);
+}
+
+static double link_speed(const struct world *w)
+{
+    if (set.held_out)
+        return 1 - 0.25 * w->at;
+    return w->at > 0.5 && w->at < 0.7 ? 0.6 : 1;
+}
 
 /* The slowdowns of products and copies that run at once. */
 static void contend(const struct world *w, double *host, double *copy)
@@ -150,11 +222,20 @@ static void contend(const struct world *w, double *host, double *copy)
     if (w->law == SLOWER) { /* as others measured on PCIe 3 */
         *host = 0.73;
         *copy = 0.64;
-    } else if (w->law == LITTLE) { /* an assumption; contention.c measures a machine's own */
+    } else if (w->law == LITTLE) { /* an assumption */
         *host = 0.85;
         *copy = 0.80;
     } else if (w->law == SHARED) {
         *host = *copy = fmin(1, m->dram / (m->dram + m->link));
+    } else if (w->law == LINK_FIRST) {
+        *host = fmax(0.2, 1 - m->link / m->dram);
+    } else if (w->law == HOST_FIRST) {
+        *copy = 0.4;
+    } else if (w->law == STAGED) { /* each byte is moved two times more */
+        *host = *copy = fmin(1, m->dram / (m->dram + 3 * m->link));
+    } else if (w->law == MEASURED) { /* contention.c, products of one row: results/offload/contention-2026-11-26.csv */
+        *host = 0.75;
+        *copy = 0.79;
     }
 }
 
@@ -212,7 +293,9 @@ static void open_run(struct run *r, const struct route *route, const struct mach
     if (kn_team_open(&r->team, 1))
         exit(1);
     queue.team = r->team;
-    r->model = (struct moe_model){ .layer = r->layer, .resident_bytes = 3 * 256, .shape.n_expert_total = n_all };
+    r->model = (struct moe_model){
+        .layer = r->layer, .store = route->store, .resident_bytes = 3 * 256, .shape.n_expert_total = n_all
+    };
     r->model.desc.n_expert = route->n_expert;
     r->model.desc.n_layer = route->n_layer;
     r->model.desc.n_used = route->n_used;
@@ -278,7 +361,7 @@ static double run_layer(struct run *r, struct world *w, const struct layer_plan 
         if (!s->passes[i])
             moe_residents_copy(c, s->rest[i], matrix);
     copies = (double)(s->total.n_copied - before) * (COPY_NS + 1e9 * EXPERT_BYTES / w->m->link);
-    host *= noise(w, 0.08) / host_speed(w);
+    host *= noise(w, set.held_out ? 0.12 : 0.08) / host_speed(w);
     copies *= noise(w, 0.05) / link_speed(w);
     double ns = (ATTEND_NS + ATTEND_ROW * n_row) * noise(w, 0.03) + both_ns(w, host, copies, device);
     return uniform(w) < 0.0005 ? ns + 3e6 : ns; /* the system is busy with something else */
@@ -292,11 +375,12 @@ struct outcome {
 static struct outcome run(const struct route *route, const struct machine *m, enum law law, int share)
 {
     struct run *r = malloc(sizeof *r);
-    struct world w = { m, law, 7, 0 };
+    struct world w = { m, law, set.seed, 0 };
     struct outcome out = { 0, 0, 0, 0 };
     open_run(r, route, m);
     struct moe_where *where = &r->c.residents.where;
     where->plans = share < 0 ? MOE_PLANS_LEARNT : MOE_PLANS_FIXED;
+    where->random = set.seed - 7;
     for (int i = 0; share >= 0 && i < MOE_ROW_BUCKETS; i++)
         where->bucket[i].share = share;
     for (int i = 0; i < route->n_pass; i++) {
@@ -318,7 +402,7 @@ static struct outcome run(const struct route *route, const struct machine *m, en
 
 static double measure(const struct route *route, int machine, int law, int load)
 {
-    const struct machine *m = &machines[machine];
+    const struct machine *m = &set.machine[machine];
     struct outcome learnt = run(route, m, (enum law)law, -1), fixed[MOE_SHARES];
     int best = 0;
     for (int i = 0; i < MOE_SHARES; i++) {
@@ -328,40 +412,56 @@ static double measure(const struct route *route, int machine, int law, int load)
     }
     const struct outcome *none = &fixed[0], *all = &fixed[MOE_SHARES - 1];
     double better = fmin(none->ns, all->ns) / learnt.ns, late = fmin(none->late_ns, all->late_ns) / learnt.late_ns;
-    printf("%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.3f,%d,%.3f\n", m->name, laws[law], loads[load].name,
+    printf("%s,%s,%s,%.3f,%.3f,%.3f,%.3f,%.3f,%d,%.3f\n", m->name, laws[law], set.load[load].name,
            learnt.ns / route->n_pass * 1e-6, none->ns / learnt.ns, all->ns / learnt.ns, better, late, best,
            fixed[best].ns / learnt.ns);
     return better;
 }
 
+static void choose_held_out(void)
+{
+    set.machine = held_machines;
+    set.load = held_loads;
+    set.n_machine = (int)(sizeof held_machines / sizeof *held_machines);
+    set.first_law = FIRST_HELD_LAW;
+    set.end_law = N_LAW;
+    set.held_out = true;
+}
+
 int main(int argc, char **argv)
 {
-    struct route route[N_LOAD];
     struct trace q30 = { 0 }, demo = { 0 };
-    if (!open_trace(&q30, "evals/offload/traces/q30.trace.gz") ||
-        !open_trace(&demo, "evals/offload/traces/demo.trace.gz") || (argc != 1 && argc != 4)) {
-        fputs("where [MACHINE LAW LOAD], from the root of the tree\n", stderr);
+    int one[3] = { -1, -1, -1 }, n = 0, n_below = 0, at = 1;
+    double worst = 9;
+    if (argc > at && strcmp(argv[at], "held-out") == 0) {
+        choose_held_out();
+        at++;
+    }
+    if (argc > at)
+        set.seed = (uint64_t)atol(argv[at++]);
+    for (int i = 0; i < 3 && at < argc; i++)
+        one[i] = atoi(argv[at++]);
+    if (at < argc || set.seed < 7 || !open_trace(&q30, "evals/offload/traces/q30.trace.gz") ||
+        !open_trace(&demo, "evals/offload/traces/demo.trace.gz")) {
+        fputs("where [held-out] [SEED [MACHINE LAW LOAD]], from the root of the tree; seeds from 7 on\n", stderr);
         return 2;
     }
-    int one[3] = { -1, -1, -1 }, n = 0, n_below = 0;
-    double worst = 9;
-    for (int i = 1; i < argc; i++)
-        one[i - 1] = atoi(argv[i]);
     puts("machine,law,load,ms_per_pass,none,all,better,better_late,best_share,best");
     for (int load = 0; load < N_LOAD; load++) {
         if (one[2] >= 0 && load != one[2])
             continue;
-        route[load] = open_route(&loads[load], strcmp(loads[load].trace, "q30") ? &demo : &q30);
-        for (int m = 0; m < N_MACHINE; m++)
-            for (int law = 0; law < N_LAW; law++) {
+        struct route route = open_route(&set.load[load], strcmp(set.load[load].trace, "q30") ? &demo : &q30);
+        for (int m = 0; m < set.n_machine; m++)
+            for (int law = set.first_law; law < set.end_law; law++) {
                 if ((one[0] >= 0 && m != one[0]) || (one[1] >= 0 && law != one[1]))
                     continue;
-                double better = measure(&route[load], m, law, load);
+                double better = measure(&route, m, law, load);
                 n++;
                 n_below += better < 0.97;
                 worst = fmin(worst, better);
                 fflush(stdout);
             }
+        off_store_close(route.store);
     }
     fprintf(stderr, "%d settings, %d below 0.97 of the better of none and all; the lowest %.3f\n", n, n_below, worst);
     return 0;
