@@ -334,7 +334,7 @@ static void memory_that_a_copy_may_touch_stays(void **state)
 static void the_nth_call_fails(void **state)
 {
     struct two t;
-    struct kn_memory m;
+    struct kn_memory m, none;
     (void)state;
     open_two(&t, LATE_RANDOM);
     device.faults.open_at = device.faults.n_open + 1;
@@ -349,7 +349,7 @@ static void the_nth_call_fails(void **state)
     assert_int_equal(*t.done, 1);
     assert_int_equal(kn_queue_wait(t.other), KN_EIO);
     assert_int_equal(kn_memory_write(&m, 0, from, sizeof *from), KN_EIO);
-    assert_int_equal(kn_memory_open(&t.m, &device.base, sizeof to, true), KN_ENOMEM);
+    assert_int_equal(kn_memory_open(&none, &device.base, sizeof to, true), KN_ENOMEM);
     kn_memory_close(&m);
     close_two(&t);
 }
