@@ -93,6 +93,11 @@ static const struct known known[] = {
       { "[TOOL_CALLS]" },
       "[ARGS]",
       { [MARK_CALLS] = "[TOOL_CALLS]", [MARK_ID] = "[CALL_ID]", [MARK_SEPARATOR] = "[ARGS]" } },
+    /* Hunyuan, Apriel: the older form of Mistral, between other markers */
+    { ENG_SYNTAX_MISTRAL,
+      { "<tool_calls>[", "arguments" },
+      "[ARGS]",
+      { [MARK_CALLS] = "<tool_calls>", [MARK_CALLS_END] = "</tool_calls>" } },
     { ENG_SYNTAX_MARKED,
       { "<|tool_call>call:", "<|\"|>" },
       NULL,

@@ -343,6 +343,12 @@ static int32_t python_call(struct writer *w, const struct tool *t, int32_t next)
 
 /* ---- answers --------------------------------------------------------------------------------- */
 
+/* The marker behind a list of calls, if the format has one. */
+static int32_t list_end(struct writer *w)
+{
+    return w->format->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
+}
+
 /* The text after the marker m that opens calls, up to the end of the last call. */
 static int32_t calls_after(struct writer *w, enum mark m)
 {
@@ -368,14 +374,13 @@ static int32_t calls_after(struct writer *w, enum mark m)
         return marks && m == MARK_CALLS ? either(w, calls, put_mark(w, MARK_CALL, calls)) : calls;
     }
     case ENG_SYNTAX_PYTHONIC: {
-        int32_t end = w->format->mark[MARK_CALLS_END].text ? put_mark(w, MARK_CALLS_END, GR_END) : GR_END;
-        end = w->format->variant ? either(w, end, GR_END) : end;
+        int32_t end = w->format->variant ? either(w, list_end(w), GR_END) : list_end(w);
         return put(w, "[", repeat(w, ", ", MARK_COUNT, python_call, put(w, "]", end)));
     }
     case ENG_SYNTAX_MISTRAL:
         if (w->format->variant)
             return repeat(w, "", MARK_CALLS, mistral_call, GR_END);
-        return put(w, "[", repeat(w, ", ", MARK_COUNT, plain_object, put(w, "]", GR_END)));
+        return put(w, "[", repeat(w, ", ", MARK_COUNT, plain_object, put(w, "]", list_end(w))));
     case ENG_SYNTAX_DEEPSEEK:
     case ENG_SYNTAX_KIMI: {
         call_form *form = w->format->syntax == ENG_SYNTAX_KIMI ? kimi_call : deepseek_call;

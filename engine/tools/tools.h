@@ -46,7 +46,7 @@ enum {
     X(HERMES, "hermes")     /* <tool_call>{"name": .., "arguments": {..}}</tool_call> */                               \
     X(QWEN_XML, "qwen-xml") /* <tool_call><function=..><parameter=..>..</parameter></function> */                      \
     X(LLAMA, "llama-3")     /* [<|python_tag|>] {"name": .., "parameters": {..}} */                                    \
-    X(MISTRAL, "mistral")   /* [TOOL_CALLS][{..}] or [TOOL_CALLS]name[ARGS]{..} */                                     \
+    X(MISTRAL, "mistral")   /* [TOOL_CALLS][{..}], <tool_calls>[{..}]</tool_calls>, [TOOL_CALLS]name[ARGS]{..} */      \
     X(DEEPSEEK, "deepseek") /* <|tool calls begin|><|tool call begin|>name<|tool sep|>{..} */                          \
     X(KIMI, "kimi-k2")      /* as DEEPSEEK, with other markers; the name is functions.name:0 */                        \
     X(INVOKE, "invoke")     /* <invoke name=".."><parameter name="..">..</parameter></invoke> */                       \

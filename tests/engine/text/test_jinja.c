@@ -128,8 +128,8 @@ static void published_templates_give_what_jinja2_gives(void **state)
             n_line++;
         }
     }
-    assert_int_equal(n_template, 48);
-    assert_int_equal(n_line, 48 * 88);
+    assert_int_equal(n_template, 49);
+    assert_int_equal(n_line, 49 * 88);
     free(template);
     free(golden);
     json_decref(all);

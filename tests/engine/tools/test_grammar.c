@@ -235,6 +235,7 @@ static const char *const templates[] = { "Qwen-Qwen3-0.6B",
                                          "meta-llama-Llama-3.1-8B-Instruct",
                                          "mistralai-Mistral-Nemo-Instruct-2407",
                                          "Mistral-Small-3.2-24B-Instruct-2506",
+                                         "tencent-Hunyuan-A13B-Instruct",
                                          "deepseek-ai-DeepSeek-V3.1",
                                          "deepseek-ai-DeepSeek-R1-Distill-Qwen-32B",
                                          "Kimi-K2-Instruct",
@@ -267,6 +268,31 @@ static void grammars_texts_are_calls_that_conform(void **state)
         gr_scratch_close(w.scratch);
         gr_tokens_close(w.tokens);
         eng_vocab_close(v);
+    }
+    json_decref(tools);
+}
+
+/* A list of calls ends with the marker behind it, if the format has one. */
+static void lists_are_closed(void **state)
+{
+    (void)state;
+    static const struct {
+        const char *template, *list;
+    } lists[] = { { "tencent-Hunyuan-A13B-Instruct", "[{\"name\": \"g\", \"arguments\": {}}]" },
+                  { "LFM2.5-Instruct", "[g()]" } };
+    json_t *tools = load(tools_text);
+    struct eng_answer_rules t = { .tools = tools, .choice = ENG_TOOL_REQUIRED, .parallel = true };
+    char why[256], text[256];
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) {
+        struct eng_tool_format format = style_of(lists[i].template, NULL);
+        const char *open = format.mark[MARK_CALLS].text, *close = format.mark[MARK_CALLS_END].text;
+        struct gr_grammar *g;
+        assert_int_equal(eng_answer_grammar(&g, &format, &t, why, sizeof why), 0);
+        snprintf(text, sizeof text, "%s%s", open, lists[i].list);
+        assert_false(accepts(g, text));
+        snprintf(text, sizeof text, "%s%s%s", open, lists[i].list, close);
+        assert_true(accepts(g, text));
+        gr_close(g);
     }
     json_decref(tools);
 }
@@ -494,6 +520,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(grammars_texts_are_calls_that_conform),
         cmocka_unit_test(grammars_leave_room),
+        cmocka_unit_test(lists_are_closed),
         cmocka_unit_test(llama_joins_calls),
         cmocka_unit_test(marked_strings_end_at_the_marker),
         cmocka_unit_test(requests_are_refused_in_one_line),

@@ -56,6 +56,8 @@ static void styles_by_template(void **state)
         { "mistralai-tokenizer-v15", "mistral", true, true },
         { "ibm-granite-granite-3.1-1b-a400m-instruct", "none", false, false },
         { "microsoft-Phi-3.5-mini-instruct", "none", false, false },
+        { "tencent-Hunyuan-A13B-Instruct", "mistral", true, false },
+        { "Apriel-1.6-15b-Thinker-fixed", "mistral", false, false },
         { "meetkai-functionary-medium-v3.1", "none", false, false },
     };
     for (size_t i = 0; i < sizeof known / sizeof *known; i++) {
@@ -369,6 +371,16 @@ static const struct answer mistral[] = {
     { NULL, NULL, 0 },
 };
 
+static const struct answer hunyuan[] = {
+    { "<think>a</think>\n<tool_calls>[{\"name\": \"f\", \"arguments\": " WEATHER "}, "
+      "{\"name\": \"g\", \"arguments\": {}}]</tool_calls>",
+      "r(a)<f>" WEATHER "</><g>{}</>", 0 },
+    { "ok<tool_calls>\n[{\"name\":\"f\",\"arguments\":{}}]\n</tool_calls>\n", "c(ok)<f>{}</>", 0 },
+    { "<tool_calls>[]</tool_calls>", "c(<tool_calls>[]</tool_calls>)", 0 },
+    { "<tool_calls>[{\"name\":\"f\",\"arguments\":{}}", "<f>{}</>", 0 },
+    { NULL, NULL, 0 },
+};
+
 static const struct answer deepseek[] = {
     { "hm</think>Hi", "r(hm)c(Hi)", 1 },
     { "Ok." DS("calls▁begin") DS("call▁begin") "f" DS("sep") WEATHER DS("call▁end")
@@ -544,6 +556,7 @@ static const struct {
     { "Qwen3-Coder", qwen_xml },
     { "meta-llama-Llama-3.1-8B-Instruct", llama },
     { "Mistral-Small-3.2-24B-Instruct-2506", mistral },
+    { "tencent-Hunyuan-A13B-Instruct", hunyuan },
     { "deepseek-ai-DeepSeek-V3.1", deepseek },
     { "Kimi-K2-Instruct", kimi },
     { "deepseek-ai-DeepSeek-V4", dsml },
