@@ -160,9 +160,9 @@ static void results_are_folded_into_their_call(void **state)
 /* Each published template lists tools itself, or its tools are listed in a text; system messages only where it has them. */
 static void published_templates(void **state)
 {
-    static const char *const generic[] = { "Apertus", "Apriel-1.6",   "command-r-plus", "GigaChat", "SmolLM3",
-                                           "rwkv",    "firefunction", "gemma-2",        "gemma-3",  "Phi-4",
-                                           "phi-4",   "functionary",  "Phi-3.5",        "granite" };
+    static const char *const generic[] = { "Apertus",      "command-r-plus", "GigaChat", "SmolLM3", "rwkv",
+                                           "firefunction", "gemma-2",        "gemma-3",  "Phi-4",   "phi-4",
+                                           "functionary",  "Phi-3.5",        "granite" };
     static const char *const unlisted[] = { "DeepSeek-R1", "DeepSeek-V3.1", "deepseek-r1" };
     static const char *const no_system[] = { "firefunction", "gemma-2" };
     DIR *folder = opendir("tests/engine/data/templates");
