@@ -18,7 +18,7 @@
 #define MIN_STEPS_WITHOUT_PLAIN     8     /* at least so many steps, */
 #define MAX_PLAIN_TIME_SHARE        0.005 /* and plain steps may cost at most this share of the time */
 #define TRIAL_STEPS                 4     /* steps of a trial */
-#define MIN_DECIDED_DRAFTS          8     /* a trial may end after its first step if this has so many drafts */
+#define MIN_DECIDED_DRAFTS          8     /* a trial may end as soon as it has had so many drafts */
 #define MIN_DEPTH_PASSES            8     /* a depth with fewer measured passes is tried again */
 #define MIN_SHARE_OF_BEST_GAIN      0.93  /* if its gain is at least this share of the best gain */
 #define FIRST_TRIAL_WAIT_STEPS      64    /* steps from a trial to the next; each trial doubles it unless the */
@@ -313,13 +313,15 @@ static void set_overlap_plan(struct spec_control *c, const struct spec_plan_inpu
     }
 }
 
-/* Is a plain step due?  Noisier pass times need more plain steps; drafts with a higher gain get fewer. */
+/* Is a plain step due?  Noisier pass times need more plain steps, and so does a gain that noise could explain; drafts
+ * with a higher gain get fewer. */
 static bool is_stale(const struct spec_control *c, const struct spec_plan_input *q, double gain)
 {
     double noise_ratio = spec_pass_noise_ratio(&c->passes),
            least = fmax(MIN_STEPS_WITHOUT_PLAIN, (1 - 1 / fmax(1, gain)) / MAX_PLAIN_TIME_SHARE);
-    return 1 + (double)c->n_since_plain[q->n_beside > 0][q->size] >
-           fmin(MAX_STEPS_WITHOUT_PLAIN, fmax(least, MAX_STEPS_WITHOUT_PLAIN / (noise_ratio * noise_ratio)));
+    bool is_clear = spec_passes_is_clear(&c->passes, q->n_due, q->n_beside, gain);
+    double usual = is_clear ? MAX_STEPS_WITHOUT_PLAIN / (noise_ratio * noise_ratio) : 0;
+    return 1 + (double)c->n_since_plain[q->n_beside > 0][q->size] > fmin(MAX_STEPS_WITHOUT_PLAIN, fmax(least, usual));
 }
 
 static void set_active(struct spec_control *c, int size, int drafter, int depth)
@@ -370,21 +372,22 @@ static void start_trial(struct spec_control *c, const struct spec_plan_input *q,
     c->trial.depth = p->depth;
     c->trial.size = size;
     c->trial.left = TRIAL_STEPS;
+    c->trial.n_draft = c->trial.n_accepted = 0;
     struct spec_arm *a = &c->arm[p->drafter];
     a->tried[size].next = c->step + a->tried[size].wait;
     if (a->tried[size].wait < MAX_TRIAL_WAIT_STEPS && last_gain < CLEAR_LOSS_GAIN)
         a->tried[size].wait *= 2;
 }
 
-/* Has the trial told enough?  With MIN_DECIDED_DRAFTS in a step it ends if drafts are not worth a row, and at most half
+/* Has the trial told enough?  From MIN_DECIDED_DRAFTS drafts on it ends if drafts are not worth a row, and at most half
  * of their first nodes were accepted; or if, with no plan active yet, another plan is now known to gain more. */
 static bool is_decided(const struct spec_control *c, const struct spec_plan_input *q, const struct spec_plan *best)
 {
     const struct spec_arm *a = &c->arm[c->trial.drafter];
     const struct spec_plan *known = &q->known[c->trial.drafter][c->trial.depth];
-    if (a->overlap || q->n_due < MIN_DECIDED_DRAFTS)
+    if (a->overlap || c->trial.n_draft < MIN_DECIDED_DRAFTS)
         return false;
-    return (known->rows <= q->n_due && 2 * a->recent[0].accepted <= a->recent[0].n_verified) ||
+    return (known->rows <= q->n_due && 2 * c->trial.n_accepted <= c->trial.n_draft) ||
            (c->active[q->size].drafter == SPEC_OFF && best->drafter != SPEC_OFF &&
             best->gain > known->gain * MIN_GAIN_RATIO_TO_SWITCH);
 }

@@ -225,6 +225,8 @@ void spec_passes_close(struct spec_passes *p);
 /* Enough passes without drafts of about this size, for drafts that promise this gain: without prompt rows, or, if there
  * are some, with as many in all. */
 bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain);
+/* Is the gain too high to be noise of the plain passes measured? */
+bool spec_passes_is_clear(const struct spec_passes *p, int n_due, int n_beside, double gain);
 bool spec_passes_has_plain(const struct spec_passes *p); /* a pass without drafts and prompt rows, of any size */
 double spec_passes_plain_ns(const struct spec_passes *p, int n_due);
 /* The expected time of a pass; 0: nothing measured yet.  hopeful, for trials: the means of drafted passes are lowered
@@ -311,10 +313,11 @@ struct spec_control {
     } active[SPEC_SIZES]; /* the plan that is followed, and its first step; drafter SPEC_OFF: none */
     struct {
         int drafter, depth, size, left;
-    } trial;            /* the plan on trial; left: its remaining steps, 0: no trial */
-    int n_recheck;      /* plain steps still to take, to see if pass times have changed */
-    double recheck_log; /* sum of log(pass / expected) over them */
-    double drift[2];    /* cumulative log(pass / expected): above, and below */
+        int n_draft, n_accepted; /* so far: drafts, and those with an accepted token */
+    } trial;                     /* the plan on trial; left: its remaining steps, 0: no trial */
+    int n_recheck;               /* plain steps still to take, to see if pass times have changed */
+    double recheck_log;          /* sum of log(pass / expected) over them */
+    double drift[2];             /* cumulative log(pass / expected): above, and below */
     /* The account: time of all steps; time lost to drafts; drafters' prefill time that lost_ns does not include yet. */
     double total_ns, lost_ns, uncharged_prefill_ns;
     int last_drafter;         /* drafter of the step before; SPEC_OFF */

@@ -270,6 +270,15 @@ static void charge_account(struct spec_control *c, const struct spec_outcome_of_
     }
 }
 
+static void count_trial(struct spec_control *c, const struct spec_outcome_of_pass *s)
+{
+    for (int i = 0; i < s->n_due; i++) {
+        bool drafted = s->outcome[i].tree && s->outcome[i].tree->n > 0;
+        c->trial.n_draft += drafted;
+        c->trial.n_accepted += drafted && s->outcome[i].n_accepted > 0;
+    }
+}
+
 void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pass *s)
 {
     if (s->n_due == 0)
@@ -306,5 +315,6 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
     if (c->last.why == SPEC_WHY_TRIAL) {
         a->tried[size].deepest = kn_max(a->tried[size].deepest, c->last.depth);
         c->trial.left -= c->trial.left > 0;
+        count_trial(c, s);
     }
 }

@@ -223,6 +223,12 @@ bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, 
            (n >= MIN_KNOWN_PASSES && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n));
 }
 
+bool spec_passes_is_clear(const struct spec_passes *p, int n_due, int n_beside, double gain)
+{
+    double n = n_plain(p, n_due, n_beside);
+    return n > 0 && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n);
+}
+
 static double at(const struct spec_passes *p, const struct spec_knots *k, double rows)
 {
     return spec_knots_at(k, p->prior, p->n_prior, rows, mean_passes(p) - 1);

@@ -259,6 +259,18 @@ static void streamed_experts_are_not_lost_by(void **state)
                 }
 }
 
+/* The first plain steps took long by chance, so drafts seem to gain: soon plain steps tell otherwise. */
+static void a_doubtful_gain_is_measured_again(void **state)
+{
+    (void)state;
+    static const uint64_t seed[] = { 67, 89, 98, 222 };
+    for (int i = 0; i < 4; i++) {
+        struct machine_drafter d = { "oracle", SPEC_DEPTHS, 1, 1, 0.8, 0, 0 };
+        struct machine_run r = run_tier(0, &d, 4, 256, seed[i], &tier_foreseen);
+        expect_never_slower(&tier[0], &r, 0.8, 4);
+    }
+}
+
 /* A small model on a fast disk: passes are so short that they vary by a third. */
 static const struct machine restless = { "restless",
                                          { .fixed_ns = 0.2e6,
@@ -826,11 +838,11 @@ static void a_stray_trial_is_over(void **state)
 static void a_slow_start_is_bad_luck(void **state)
 {
     (void)state;
-    enum { RUNS = 16 };
+    enum { RUNS = 32 };
     int n_off = 0, n_idle;
     for (uint64_t seed = 1; seed <= RUNS; seed++)
         n_off += start_slowly((struct slow_start){ 2, 2.5, 0.3, false, 77777 * seed }, STEPS, &n_idle) < 0.5;
-    if (n_off > 1)
+    if (n_off > 6)
         fail_msg("off in %d of %d", n_off, RUNS);
 }
 
@@ -955,6 +967,7 @@ int main(void)
         cmocka_unit_test(never_slower_and_near_the_best),
         cmocka_unit_test(streamed_experts_are_gained_from_at_once),
         cmocka_unit_test(streamed_experts_are_not_lost_by),
+        cmocka_unit_test(a_doubtful_gain_is_measured_again),
         cmocka_unit_test(between_two_known_passes_it_bends),
         cmocka_unit_test(a_draft_pass_is_foreseen),
         cmocka_unit_test(a_wrong_forecast_is_mended),

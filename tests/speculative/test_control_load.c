@@ -61,30 +61,32 @@ static void users_that_come_and_go_get_drafts(void **state)
             }
 }
 
-/* Drafts that are never accepted end after one step of a trial: 16 of them are enough to see it. */
-static void useless_drafts_cost_one_step(void **state)
+/* Eight drafts of which none is accepted end a trial, after one step or, with 4 sequences, after two. */
+static void useless_drafts_cost_few_steps(void **state)
 {
     (void)state;
-    for (int i = 0; i < N_MACHINES; i++) {
-        double pass = machine_pass_ns(&machines[i], 16, 0, 0);
-        struct machine_drafter d = { "model", 8, 0.01 * pass, 0, 0, 0, 0 };
-        struct spec_control *c = machine_control(&d);
-        struct spec_cost_model rates = machine_by_rates(&machines[i]);
-        struct machine m = machines[i];
-        assert_non_null(c);
-        spec_control_set_forecast(c, &rates, NULL);
-        machine_seed = 5;
-        struct machine_run r = machine_go(c, &m, &d, 16, 60, NULL, NULL);
-        spec_control_close(c);
-        assert_in_range(r.n_on, 0, 1);
-    }
+    for (int n = 4; n <= 16; n *= 2)
+        for (int i = 0; i < N_MACHINES; i++) {
+            double pass = machine_pass_ns(&machines[i], n, 0, 0);
+            struct machine_drafter d = { "model", 8, 0.01 * pass, 0, 0, 0, 0 };
+            struct spec_control *c = machine_control(&d);
+            struct spec_cost_model rates = machine_by_rates(&machines[i]);
+            struct machine m = machines[i];
+            assert_non_null(c);
+            spec_control_set_forecast(c, &rates, NULL);
+            machine_seed = 5;
+            struct machine_run r = machine_go(c, &m, &d, n, 60, NULL, NULL);
+            spec_control_close(c);
+            if (r.n_on > (n < 16 ? 3 : 1))
+                fail_msg("%s, %d sequences: drafts in %d of %d steps", m.name, n, r.n_on, r.n_step);
+        }
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(users_that_come_and_go_get_drafts),
-        cmocka_unit_test(useless_drafts_cost_one_step),
+        cmocka_unit_test(useless_drafts_cost_few_steps),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
