@@ -39,6 +39,7 @@ struct worker {
     int n_text;
     int32_t *answer; /* [n_answer] the tokens that the task has sampled */
     int n_answer;
+    int n_told, n_drafted; /* a draft's tokens: passed to the state machine; there, n_told at least */
     enum spec_dsi_event_kind what;
     int64_t took_ns;
     bool answered; /* the answer is complete, and not passed to the state machine yet */
@@ -48,8 +49,8 @@ struct eng_dsi {
     struct eng_engine *engine;
     struct eng_dsi_options opt;
     struct spec_dsi *machine;
-    struct worker *worker; /* [n_worker] targets, then the drafter if there is one */
-    int n_worker, n_drafter;
+    struct worker *worker;   /* [n_worker] targets, then drafters */
+    int n_worker, n_drafter; /* drafters: one worker each */
     pthread_mutex_t lock;
     pthread_cond_t wake;
     struct spec_params sampling;
@@ -103,6 +104,15 @@ static int read_on(struct worker *w, const int32_t *text, int n, int n_wanted, i
     return error;
 }
 
+/* The first n tokens of the answer are there: the caller's thread may cancel the draft for one of them. */
+static void tell_drafted(struct worker *w, int n)
+{
+    pthread_mutex_lock(&w->dsi->lock);
+    w->n_drafted = n;
+    pthread_cond_broadcast(&w->dsi->wake);
+    pthread_mutex_unlock(&w->dsi->lock);
+}
+
 static int do_task(struct worker *w)
 {
     const struct spec_dsi_action *a = &w->task;
@@ -115,6 +125,7 @@ static int do_task(struct worker *w)
         error = read_on(w, w->text, w->n_text + n, 1, &w->answer[n]);
         w->text[w->n_text + n] = w->answer[n];
         n++;
+        tell_drafted(w, n);
     }
     w->n_answer = n;
     return error;
@@ -164,10 +175,11 @@ static struct moe_context_options context_options(const struct eng_engine *e, st
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o)
 {
     struct moe_context_options co = context_options(e, e->assets.team);
-    const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
     size_t lists = (size_t)e->assets.opt.n_ctx * 4 * sizeof(int32_t);
-    return (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co).host + lists) +
-           (drafter ? moe_context_bytes(drafter, &co).host + lists : 0);
+    size_t bytes = (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co).host + lists);
+    for (int i = 0; eng_draft_chain_model(e->drafting, i); i++)
+        bytes += moe_context_bytes(eng_draft_chain_model(e->drafting, i), &co).host + lists;
+    return bytes;
 }
 
 static int open_worker(struct eng_dsi *d, struct worker *w)
@@ -211,11 +223,14 @@ static int open_machine(struct eng_dsi *d)
 
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o)
 {
-    const struct moe_model *drafter = eng_draft_chain_model(e->drafting);
-    if (o->n_target < 1 || o->n_target >= SPEC_DSI_WORKERS || o->lookahead < 0 || o->lookahead > MOST_LOOKAHEAD)
+    int n_drafter = 0;
+    while (n_drafter < SPEC_DSI_DRAFTERS && eng_draft_chain_model(e->drafting, n_drafter))
+        n_drafter++;
+    if (o->n_target < 1 || o->n_target > SPEC_DSI_WORKERS - SPEC_DSI_DRAFTERS || o->lookahead < 0 ||
+        o->lookahead > MOST_LOOKAHEAD)
         return kn_fail(KN_EINVAL, "%d targets, a lookahead of %d; 1 to %d and 0 to %d are possible", o->n_target,
-                       o->lookahead, SPEC_DSI_WORKERS - 1, MOST_LOOKAHEAD);
-    if (!drafter && e->assets.opt.n_draft)
+                       o->lookahead, SPEC_DSI_WORKERS - SPEC_DSI_DRAFTERS, MOST_LOOKAHEAD);
+    if (!n_drafter && e->assets.opt.n_draft)
         kn_say(KN_LOG_WARN,
                "--dsi: no drafter is a model of the same vocabulary that drafts chains, so nothing is drafted");
     if (moe_model_shape(e->assets.model)->state_bytes)
@@ -229,7 +244,7 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
         return kn_fail(KN_ENOMEM, "no memory for workers");
     d->engine = e;
     d->opt = *o;
-    d->n_drafter = drafter != NULL;
+    d->n_drafter = n_drafter;
     d->n_worker = o->n_target + d->n_drafter;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->wake, NULL);
@@ -238,10 +253,12 @@ int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_ds
     d->bias = kn_calloc((size_t)(ENG_REQUEST_BIAS + e->assets.n_stop), sizeof *d->bias);
     int error = d->worker && d->prompt && d->bias ? 0 : kn_fail(KN_ENOMEM, "no memory for workers");
     for (int i = 0; i < d->n_worker && !error; i++) {
-        bool target = i < o->n_target;
-        d->worker[i] = (struct worker){
-            .dsi = d, .number = i, .role = target ? SPEC_DSI_TARGET : 0, .model = target ? e->assets.model : drafter
-        };
+        int role = i < o->n_target ? SPEC_DSI_TARGET : i - o->n_target;
+        d->worker[i] = (struct worker){ .dsi = d,
+                                        .number = i,
+                                        .role = role,
+                                        .model = role == SPEC_DSI_TARGET ? e->assets.model
+                                                                         : eng_draft_chain_model(e->drafting, role) };
         error = open_worker(d, &d->worker[i]);
     }
     if (error || (error = open_machine(d))) {
@@ -300,6 +317,7 @@ static void start_task(struct eng_dsi *d, const struct spec_dsi_action *a)
     spec_dsi_context(d->machine, a, 0, w->text + d->n_prompt);
     w->n_text = d->n_prompt + a->at + n_draft;
     w->task = *a;
+    w->n_told = w->n_drafted = 0;
     atomic_store(&w->cancelled, false);
     w->mail = MAIL_TASK;
     d->stats.n_verify += a->kind == SPEC_DSI_VERIFY;
@@ -334,23 +352,26 @@ static void act(struct eng_dsi *d)
     pthread_cond_broadcast(&d->wake);
 }
 
-/* Passes the workers' answers to the state machine and carries out its decisions; false: there was no answer. */
+/* Passes the workers' answers, and the tokens of drafts under way, to the state machine and carries out its decisions;
+ * false: there was nothing to pass. */
 static bool take_messages(struct eng_dsi *d)
 {
     bool heard = false;
     for (int i = 0; i < d->n_worker; i++) {
         struct worker *w = &d->worker[i];
-        if (!w->answered)
+        bool done = w->answered;
+        if (!done && w->n_told == w->n_drafted)
             continue;
         w->answered = false;
+        w->n_told = w->n_drafted;
         heard = true;
-        d->stats.n_lost += w->what == SPEC_DSI_FAILED;
-        spec_dsi_event(d->machine, &(struct spec_dsi_event){ .what = w->what,
+        d->stats.n_lost += done && w->what == SPEC_DSI_FAILED;
+        spec_dsi_event(d->machine, &(struct spec_dsi_event){ .what = done ? w->what : SPEC_DSI_DRAFTED,
                                                              .worker = i,
                                                              .task = w->task.task,
                                                              .tokens = w->answer,
-                                                             .n = w->n_answer,
-                                                             .took_ns = w->took_ns });
+                                                             .n = done ? w->n_answer : w->n_drafted,
+                                                             .took_ns = done ? w->took_ns : 0 });
         act(d);
     }
     return heard;

@@ -2,8 +2,8 @@
  *
  *     eng_dsi_open -> [ eng_dsi_begin, eng_dsi_wait until it returns 0 ]* -> close
  *
- * Workers are threads, each with its own KV and its own cores. Target workers run the engine's model and verify; one
- * worker runs the draft model. Target workers read experts through the engine's one store. The state machine of
+ * Workers are threads, each with its own KV and its own cores. Target workers run the engine's model and verify; each
+ * draft model has a worker of its own. Target workers read experts through the engine's one store. The state machine of
  * speculative/dsi.h decides the task of each worker. The output equals that of plain decoding, to the byte.
  *
  * One thread calls this, and no thread calls eng_step() meanwhile. */
@@ -17,7 +17,7 @@ struct eng_dsi;
 struct eng_dsi_options {
     int n_target;  /* workers that run the engine's model and verify */
     int lookahead; /* drafted tokens that one task verifies; 0: chosen from measured times (speculative/dsi.h) */
-    int n_thread;  /* threads of each target worker, 0: one per CPU; the draft worker has one */
+    int n_thread;  /* threads of each target worker, 0: one per CPU; a draft worker has one */
     /* For tests, or NULL: each worker calls it before each task; after an error the worker gets no more tasks. */
     int (*meddle)(void *arg, int worker);
     void *meddle_arg;
@@ -26,7 +26,7 @@ struct eng_dsi_options {
 /* Bytes that eng_dsi_open() will allocate, for eng_options.reserved_bytes. e may come from eng_describe(). */
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o);
 
-/* The engine's first drafter that is a draft model drafts; without a draft model there are no drafts. Refuses a model
+/* The engine's drafters that are draft models draft, SPEC_DSI_DRAFTERS at most; without one there are no drafts. Refuses a model
  * with recurrent layers (KN_EUNSUPPORTED). */
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o);
 void eng_dsi_close(struct eng_dsi *d);

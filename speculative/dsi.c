@@ -29,6 +29,7 @@ struct block {
     int parent;                    /* NONE: the output */
     int drafter, worker, verifier; /* its drafter; workers that draft and verify it, or NONE */
     int at, n;                     /* output position of its first token; its tokens */
+    int n_known;                   /* the tokens drafted so far; READY: n */
     int from;                      /* VERIFIED: target tokens are for positions from .. at + n */
     uint32_t drafters_asked;       /* bit i: drafter i has started from its end */
 };
@@ -201,7 +202,7 @@ static void commit(struct spec_dsi *d, int32_t token)
     d->output[d->end++] = token;
     for (int b = 0; b < d->n_block; b++) {
         const struct block *k = &d->block[b];
-        if (k->state == READY && k->at <= at && at < k->at + k->n && drafts(d, b)[at - k->at] != token)
+        if (k->state != FREE && k->at <= at && at < k->at + k->n_known && drafts(d, b)[at - k->at] != token)
             free_subtree(d, b);
     }
     if (finished(d))
@@ -249,15 +250,20 @@ static bool same_path(const struct spec_dsi *d, int a, int b)
     return true;
 }
 
+/* Does a token of the block, of those known, differ from the output? */
+static bool is_refuted(const struct spec_dsi *d, int b)
+{
+    const struct block *k = &d->block[b];
+    int n = kn_min(k->n_known, d->end - k->at); /* its tokens that the output has already */
+    return n > 0 && memcmp(drafts(d, b), d->output + k->at, sizeof(int32_t) * (size_t)n) != 0;
+}
+
 /* Is the block, now that its tokens are known, of no use: empty, ended before the output's end, different from the
  * output, or at its end the same text as another ready block? */
 static bool is_not_needed(const struct spec_dsi *d, int b)
 {
     const struct block *k = &d->block[b];
-    int n = kn_min(k->n, d->end - k->at); /* its tokens that the output has already */
-    if (k->n == 0 || d->end > k->at + k->n)
-        return true;
-    if (n > 0 && memcmp(drafts(d, b), d->output + k->at, sizeof(int32_t) * (size_t)n) != 0)
+    if (k->n == 0 || d->end > k->at + k->n || is_refuted(d, b))
         return true;
     for (int i = 0; i < d->n_block; i++)
         if (i != b && d->block[i].state == READY && same_path(d, i, b))
@@ -265,13 +271,30 @@ static bool is_not_needed(const struct spec_dsi *d, int b)
     return false;
 }
 
-static void draft_done(struct spec_dsi *d, int b, const struct spec_dsi_event *e)
+static void store_drafted(struct spec_dsi *d, int b, const struct spec_dsi_event *e)
 {
     struct block *k = &d->block[b];
     kn_assert(e->n >= 0 && e->n <= k->n);
+    k->n_known = e->n;
+    memcpy(drafts(d, b), e->tokens, sizeof(int32_t) * (size_t)e->n);
+}
+
+/* A draft under way: it is cancelled if its tokens so far are refuted already. */
+static void draft_grows(struct spec_dsi *d, int b, const struct spec_dsi_event *e)
+{
+    store_drafted(d, b, e);
+    if (is_refuted(d, b)) {
+        free_block(d, b);
+        restart_if_empty(d);
+    }
+}
+
+static void draft_done(struct spec_dsi *d, int b, const struct spec_dsi_event *e)
+{
+    struct block *k = &d->block[b];
+    store_drafted(d, b, e);
     k->n = e->n;
     k->worker = NONE;
-    memcpy(drafts(d, b), e->tokens, sizeof(int32_t) * (size_t)e->n);
     if (is_not_needed(d, b)) {
         free_block(d, b);
         restart_if_empty(d);
@@ -353,8 +376,10 @@ void spec_dsi_event(struct spec_dsi *d, const struct spec_dsi_event *e)
     } else if (at_it && e->task == w->task) {
         if (e->what == SPEC_DSI_DONE)
             task_done(d, w, e);
-        else
+        else if (e->what == SPEC_DSI_CANCELLED)
             w->state = IDLE;
+        else if (w->state == BUSY)
+            draft_grows(d, w->block, e);
     }
 }
 

@@ -11,6 +11,8 @@
  *     output, every drafter drafts one more block: the blocks form a tree.
  *   - A verification is one pass of the target over the tokens of a block.  It gives the target's own token for each
  *     position of the block and for the next one.  Drafted tokens that differ are dropped with all blocks below.
+ *   - A draft under way tells its tokens as they come (DRAFTED), and is cancelled at the first one that the output
+ *     refutes, not at the end of its block.
  *   - At any time a target pass is running that will give the next token of the output, with an empty draft if
  *     necessary, and it is never cancelled in favour of another.  So DSI is never slower than plain decoding with one
  *     of these targets.  With two targets or more it is also not slower than drafting and verifying in turn with the
@@ -24,15 +26,15 @@
  * close.  One thread at a time.  All memory is allocated at open.
  *
  * The caller answers each DRAFT and VERIFY action by exactly one event of its worker: DONE, CANCELLED or FAILED.  A
- * DONE sent before the cancellation arrived counts as CANCELLED.  A DONE or CANCELLED for another task than the
- * worker's latest is ignored.  FAILED and JOINED need no task, STOP no worker either. */
+ * DONE sent before the cancellation arrived counts as CANCELLED.  A DONE, DRAFTED or CANCELLED for another task than
+ * the worker's latest is ignored.  FAILED and JOINED need no task, STOP no worker either. */
 #ifndef SPECULATIVE_DSI_H
 #define SPECULATIVE_DSI_H
 
 #include "kernels/core.h"
 
 #define SPEC_DSI_TARGET   (-1) /* role of a worker that verifies */
-#define SPEC_DSI_DRAFTERS 16
+#define SPEC_DSI_DRAFTERS 4
 #define SPEC_DSI_WORKERS  1024
 
 struct spec_dsi;
@@ -56,6 +58,7 @@ void spec_dsi_begin(struct spec_dsi *d, int n_tok, int lookahead);
 
 enum spec_dsi_event_kind {
     SPEC_DSI_DONE,      /* the task is done: its tokens, and its time */
+    SPEC_DSI_DRAFTED,   /* the first n tokens of a draft that is not done; may be left out, or sent for some n only */
     SPEC_DSI_CANCELLED, /* the task was dropped as asked */
     SPEC_DSI_FAILED,    /* the worker is lost, and its task */
     SPEC_DSI_JOINED,    /* the worker is available again */
@@ -66,7 +69,7 @@ struct spec_dsi_event {
     enum spec_dsi_event_kind what;
     int worker;
     uint64_t task;         /* of the action that started it */
-    const int32_t *tokens; /* [n] of DONE: the drafted tokens, or the target's tokens */
+    const int32_t *tokens; /* [n] of DONE, DRAFTED: the drafted tokens, or the target's tokens */
     int n;                 /* a draft: at most the action's n; a verification: the action's n + 1 */
     int64_t took_ns;
 };

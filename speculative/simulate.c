@@ -1,7 +1,8 @@
 /* speculative/simulate.c - the algorithms of simulate.h on a table of draws.
  *
  * It owns a virtual clock: the time at which each worker of the pool will finish.  The next event is the
- * earliest of these; at equal times verifications come first, as they may cancel other events.
+ * earliest of these; at equal times verifications come first, as they may cancel other events.  A draft tells its
+ * tokens once, with its first wrong one: right ones change nothing.
  * If targets contend, these times change whenever a pass begins or ends. */
 #include "speculative/simulate.h"
 
@@ -109,13 +110,16 @@ struct spec_sim_cost spec_event_si(const struct spec_sim_draws *d, int repeat, i
 
 struct task {
     struct spec_dsi_action action;
-    int64_t begin_ns, end_ns;
+    int64_t begin_ns, end_ns; /* begin_ns: after prefill */
+    int64_t wrong_ns;         /* when a draft has its first wrong token, the one at n_wrong - 1; NEVER: told, or none */
+    int n_wrong;
 };
 
 struct spec_sim_pool {
     struct spec_dsi *machine;
     struct task *task; /* [n_worker] end_ns NEVER: idle */
     int32_t *tokens;   /* [max_lookahead + 1] */
+    bool *has_prompt;  /* [n_worker] it has had a task */
     int n_worker, max_lookahead;
     double contention, slower; /* slower: present factor of pass times */
 };
@@ -132,7 +136,8 @@ int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, in
     p->slower = 1;
     p->task = kn_calloc((size_t)p->n_worker, sizeof *p->task);
     p->tokens = kn_calloc((size_t)max_lookahead + 1, sizeof *p->tokens);
-    if (!p->task || !p->tokens)
+    p->has_prompt = kn_calloc((size_t)p->n_worker, sizeof *p->has_prompt);
+    if (!p->task || !p->tokens || !p->has_prompt)
         goto fail;
     for (int i = 0; i < n_target; i++)
         role[i] = SPEC_DSI_TARGET;
@@ -159,6 +164,7 @@ void spec_sim_pool_close(struct spec_sim_pool *p)
     spec_dsi_close(p->machine);
     kn_free(p->task);
     kn_free(p->tokens);
+    kn_free(p->has_prompt);
     kn_free(p);
 }
 
@@ -183,70 +189,95 @@ static void contend(struct spec_sim_pool *p, int64_t now)
 static void cancel(struct spec_sim_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_sim_cost *cost)
 {
     struct task *t = &p->task[w];
+    int64_t took_ns = now > t->begin_ns ? now - t->begin_ns : 0;
     if (t->action.kind == SPEC_DSI_DRAFT)
-        cost->steps -= t->action.n - (now - t->begin_ns + draft_ns - 1) / draft_ns;
-    t->end_ns = NEVER;
+        cost->steps -= t->action.n - (took_ns + draft_ns - 1) / draft_ns;
+    t->end_ns = t->wrong_ns = NEVER;
     spec_dsi_event(p->machine,
                    &(struct spec_dsi_event){ .what = SPEC_DSI_CANCELLED, .worker = w, .task = t->action.task });
 }
 
-static void act(struct spec_sim_pool *p, int64_t now, int64_t target_ns, int64_t draft_ns, struct spec_sim_cost *cost)
+static void start(struct spec_sim_pool *p, const struct spec_dsi_action *a, int64_t now, const int32_t *wrong,
+                  const struct spec_sim_times *times)
+{
+    bool drafts = a->kind == SPEC_DSI_DRAFT;
+    int64_t prefill = drafts ? times->draft_prefill_ns : times->target_prefill_ns;
+    int64_t begin = now + (p->has_prompt[a->worker] ? 0 : prefill);
+    int64_t ns = drafts ? a->n * times->draft_ns : (int64_t)((double)times->target_ns * p->slower);
+    struct task *t = &p->task[a->worker];
+    *t = (struct task){ .action = *a, .begin_ns = begin, .end_ns = begin + ns, .wrong_ns = NEVER };
+    p->has_prompt[a->worker] = true;
+    if (drafts && wrong[a->at] < a->at + a->n - 1) {
+        t->n_wrong = wrong[a->at] - a->at + 1;
+        t->wrong_ns = begin + t->n_wrong * times->draft_ns;
+    }
+}
+
+static void act(struct spec_sim_pool *p, int64_t now, const int32_t *wrong, const struct spec_sim_times *times,
+                struct spec_sim_cost *cost)
 {
     struct spec_dsi_action a;
     while (spec_dsi_next(p->machine, &a)) {
-        if (a.kind == SPEC_DSI_EMIT)
+        if (a.kind == SPEC_DSI_EMIT) {
+            cost->first_ns = a.at == 0 ? now : cost->first_ns;
             cost->ns = now;
+        }
         if (a.kind == SPEC_DSI_CANCEL)
-            cancel(p, a.worker, now, draft_ns, cost);
+            cancel(p, a.worker, now, times->draft_ns, cost);
         if (a.kind != SPEC_DSI_DRAFT && a.kind != SPEC_DSI_VERIFY)
             continue;
-        bool drafts = a.kind == SPEC_DSI_DRAFT;
-        cost->steps += drafts ? a.n : 0;
-        cost->passes += !drafts;
-        int64_t ns = drafts ? a.n * draft_ns : (int64_t)((double)target_ns * p->slower);
-        p->task[a.worker] = (struct task){ a, now, now + ns };
+        cost->steps += a.kind == SPEC_DSI_DRAFT ? a.n : 0;
+        cost->passes += a.kind == SPEC_DSI_VERIFY;
+        start(p, &a, now, wrong, times);
     }
     contend(p, now);
 }
 
 /* The target's tokens are all 0; a draft's token is 1 where it is wrong. */
-static void finish(struct spec_sim_pool *p, const int32_t *wrong, int w)
+static void report(struct spec_sim_pool *p, const int32_t *wrong, int w, int64_t now)
 {
     struct task *t = &p->task[w];
-    bool drafts = t->action.kind == SPEC_DSI_DRAFT;
-    int n = t->action.n + !drafts;
+    bool drafts = t->action.kind == SPEC_DSI_DRAFT, done = t->end_ns <= t->wrong_ns;
+    int n = done ? t->action.n + !drafts : t->n_wrong;
     for (int i = 0; i < n; i++)
         p->tokens[i] = drafts && wrong[t->action.at + i] == t->action.at + i;
-    struct spec_dsi_event e = { .what = SPEC_DSI_DONE,
+    struct spec_dsi_event e = { .what = done ? SPEC_DSI_DONE : SPEC_DSI_DRAFTED,
                                 .worker = w,
                                 .task = t->action.task,
                                 .tokens = p->tokens,
                                 .n = n,
-                                .took_ns = t->end_ns - t->begin_ns };
-    t->end_ns = NEVER;
+                                .took_ns = now - t->begin_ns };
+    t->wrong_ns = NEVER;
+    if (done)
+        t->end_ns = NEVER;
     spec_dsi_event(p->machine, &e);
 }
 
+static int64_t next_ns(const struct task *t) { return t->wrong_ns < t->end_ns ? t->wrong_ns : t->end_ns; }
+
 struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
-                                    int64_t target_ns, int64_t draft_ns)
+                                    const struct spec_sim_times *times)
 {
     struct spec_sim_cost cost = { 0 };
+    const int32_t *wrong = row(d, repeat);
     int64_t now = 0;
     kn_assert(lookahead > 0 && lookahead <= p->max_lookahead);
-    for (int w = 0; w < p->n_worker; w++)
-        p->task[w].end_ns = NEVER;
+    for (int w = 0; w < p->n_worker; w++) {
+        p->task[w].end_ns = p->task[w].wrong_ns = NEVER;
+        p->has_prompt[w] = false;
+    }
     spec_dsi_begin(p->machine, d->n_tok, lookahead);
     for (;;) {
-        act(p, now, target_ns, draft_ns, &cost);
+        act(p, now, wrong, times, &cost);
         if (spec_dsi_state(p->machine) == SPEC_DSI_FINISHED)
             return cost;
         int w = 0;
         for (int i = 1; i < p->n_worker; i++)
-            if (p->task[i].end_ns < p->task[w].end_ns)
+            if (next_ns(&p->task[i]) < next_ns(&p->task[w]))
                 w = i;
-        now = p->task[w].end_ns;
+        now = next_ns(&p->task[w]);
         kn_assert(now != NEVER);
-        finish(p, row(d, repeat), w);
+        report(p, wrong, w, now);
     }
 }
 

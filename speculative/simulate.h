@@ -27,13 +27,21 @@ int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int m
 void spec_sim_draws_close(struct spec_sim_draws *d);
 void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance);
 
-/* Target passes and drafter steps begun, and the time until the last token.  DSI runs passes and steps at the same time
- * and cancels some, so its ns is not passes * target_ns + steps * draft_ns. */
-struct spec_sim_cost {
-    int64_t passes, steps, ns;
+/* Times of one pass of the target, and of one token of the drafter.  prefill: added to the first task of each worker,
+ * which reads the prompt. */
+struct spec_sim_times {
+    int64_t target_ns, draft_ns;
+    int64_t target_prefill_ns, draft_prefill_ns;
 };
 
-/* The counts of SI do not depend on times: the time is passes * target_ns + steps * draft_ns, and ns is 0 here. */
+/* Target passes and drafter steps begun, and the times until the first and the last token.  DSI runs passes and steps at the same time
+ * and cancels some, so its ns is not passes * target_ns + steps * draft_ns. */
+struct spec_sim_cost {
+    int64_t passes, steps, first_ns, ns;
+};
+
+/* The counts of SI do not depend on times: the time is passes * target_ns + steps * draft_ns and both prefills, and
+ * first_ns and ns are 0 here.  Its first token comes with its first pass. */
 struct spec_sim_cost spec_offline_si(const struct spec_sim_draws *d, int repeat, int lookahead);
 struct spec_sim_cost spec_event_si(const struct spec_sim_draws *d, int repeat, int lookahead);
 
@@ -51,7 +59,7 @@ void spec_sim_pool_close(struct spec_sim_pool *p);
 void spec_sim_pool_set_contention(struct spec_sim_pool *p, double contention);
 
 struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
-                                    int64_t target_ns, int64_t draft_ns);
+                                    const struct spec_sim_times *times);
 
 /* Proposition 1 of the paper: DSI's expected time is at most this. */
 double spec_dsi_bound(int n_tok, double acceptance, double target_ns, double draft_ns);

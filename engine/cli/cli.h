@@ -89,7 +89,7 @@ struct eng_config {
     size_t host_mem, device_mem, kv_mem;
     size_t disk_rate, dram_rate;                    /* bytes per second; 0: measured */
     const char *what, *preset, *method, *lookahead; /* of simulate; lookahead as "1,5,10" or "1-200" */
-    float target_ms, draft_ms, acceptance, contention, noise;
+    float target_ms, draft_ms, target_prefill_ms, draft_prefill_ms, acceptance, contention, noise;
     int n_target, n_tok, n_repeat; /* n_tok, n_repeat 0: the preset's default */
     enum off_io_kind io;
     const char *mirror; /* folder with a copy of the model; NULL: none */

@@ -3,7 +3,8 @@
  *
  * In: latencies, acceptance rate, lookaheads, number of targets; or a preset: the settings of the paper's table or
  * grid.
- * Out: CSV for an output of --tokens.  Without a preset: times in milliseconds, one line for each lookahead.  With a
+ * Out: CSV for an output of --tokens.  Without a preset: times in milliseconds until the last token and, in the last
+ * columns, until the first one; one line for each lookahead.  With a
  * preset: ratios of times, one line for each of its settings.
  *
  * The work is done in columns, one acceptance rate each.  A column draws its random numbers once and counts SI's passes
@@ -43,10 +44,6 @@ struct plan {
     uint64_t seed;
     double contention;
     bool authors; /* SI is limited to the lookaheads of Equation 1 too */
-};
-
-struct times {
-    int64_t target_ns, draft_ns;
 };
 
 /* ---- options ----------------------------------------------------------------------------------- */
@@ -154,16 +151,23 @@ static void column_fill(struct column *c, double acceptance)
             c->si[m][i] = count_si(&c->draws, (enum method)m, l->k[i]);
 }
 
-static double si_ns(struct si_count n, struct times t)
+static double si_ns(struct si_count n, struct spec_sim_times t)
 {
     return n.passes * (double)t.target_ns + n.steps * (double)t.draft_ns;
 }
 
+/* SI's time to the first token, which the pass over its first block gives. */
+static double si_first_ns(const struct plan *p, int lookahead, struct spec_sim_times t)
+{
+    return kn_min(lookahead, p->n_tok - 1) * (double)t.draft_ns + (double)t.target_ns +
+           (double)(t.target_prefill_ns + t.draft_prefill_ns);
+}
+
 struct dsi_mean {
-    double ns, passes, steps;
+    double first_ns, ns, passes, steps;
 };
 
-static struct dsi_mean mean_dsi(struct column *c, enum method m, int lookahead, struct times t)
+static struct dsi_mean mean_dsi(struct column *c, enum method m, int lookahead, struct spec_sim_times t)
 {
     struct dsi_mean sum = { 0 };
     int n = c->plan->n_repeat;
@@ -172,15 +176,16 @@ static struct dsi_mean mean_dsi(struct column *c, enum method m, int lookahead, 
             sum.ns += (double)spec_offline_dsi(&c->draws, r, lookahead, t.target_ns, t.draft_ns);
             continue;
         }
-        struct spec_sim_cost one = spec_event_dsi(c->pool, &c->draws, r, lookahead, t.target_ns, t.draft_ns);
+        struct spec_sim_cost one = spec_event_dsi(c->pool, &c->draws, r, lookahead, &t);
+        sum.first_ns += (double)one.first_ns;
         sum.ns += (double)one.ns;
         sum.passes += (double)one.passes;
         sum.steps += (double)one.steps;
     }
-    return (struct dsi_mean){ sum.ns / n, sum.passes / n, sum.steps / n };
+    return (struct dsi_mean){ sum.first_ns / n, sum.ns / n, sum.passes / n, sum.steps / n };
 }
 
-static bool allowed(const struct plan *p, int lookahead, struct times t)
+static bool allowed(const struct plan *p, int lookahead, struct spec_sim_times t)
 {
     return spec_dsi_servers(t.target_ns, t.draft_ns, lookahead) <= p->n_target;
 }
@@ -192,7 +197,7 @@ struct match {
     int si_lookahead, dsi_lookahead;
 };
 
-static struct match compare(struct column *c, enum method m, enum choice choice, struct times t)
+static struct match compare(struct column *c, enum method m, enum choice choice, struct spec_sim_times t)
 {
     const struct lookaheads *l = &c->plan->lookaheads;
     double plain_ns = (double)c->plan->n_tok * (double)t.target_ns;
@@ -226,10 +231,25 @@ static struct match compare(struct column *c, enum method m, enum choice choice,
 
 /* ---- one setting, by lookahead ----------------------------------------------------------------- */
 
+static const double ms = 1e-6;
+
+/* The first columns of a line, up to bound_ms.  The formulas of the paper know no prefill. */
+static void print_setting(const struct plan *p, int lookahead, struct spec_sim_times t, float acceptance)
+{
+    printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,", (double)t.target_ns * ms, (double)t.draft_ns * ms,
+           (double)acceptance, p->n_target, p->contention, p->n_tok, lookahead,
+           (long long)spec_dsi_servers(t.target_ns, t.draft_ns, lookahead),
+           (p->n_tok * (double)t.target_ns + (double)t.target_prefill_ns) * ms,
+           spec_dsi_bound(p->n_tok, acceptance, (double)t.target_ns, (double)t.draft_ns) * ms);
+}
+
 static int run_setting(const struct eng_config *config)
 {
-    static const double ms = 1e-6;
-    struct times t = { to_ns(config->target_ms), to_ns(config->draft_ms) };
+    struct spec_sim_times t = { .target_ns = to_ns(config->target_ms),
+                                .draft_ns = to_ns(config->draft_ms),
+                                .target_prefill_ns = to_ns(config->target_prefill_ms),
+                                .draft_prefill_ns = to_ns(config->draft_prefill_ms) };
+    double read_ns = (double)(t.target_prefill_ns + t.draft_prefill_ns);
     struct column *c = NULL;
     struct plan plan;
     int e = make_plan(config, "1-20", 50, 3000, &plan);
@@ -238,7 +258,8 @@ static int run_setting(const struct eng_config *config)
     if (e >= 0) {
         column_fill(c, config->acceptance);
         puts("target_ms,draft_ms,acceptance,targets,contention,tokens,lookahead,servers,plain_ms,bound_ms,"
-             "si_offline_ms,dsi_offline_ms,si_ms,si_passes,si_steps,dsi_ms,dsi_passes,dsi_steps");
+             "si_offline_ms,dsi_offline_ms,si_ms,si_passes,si_steps,dsi_ms,dsi_passes,dsi_steps,"
+             "plain_first_ms,si_first_ms,dsi_first_ms");
     }
     for (int i = 0; e >= 0 && i < plan.lookaheads.n; i++) {
         int k = plan.lookaheads.k[i];
@@ -246,12 +267,11 @@ static int run_setting(const struct eng_config *config)
         char offline[32] = ""; /* the formulas have no queue for targets */
         if (allowed(&plan, k, t))
             snprintf(offline, sizeof offline, "%.4f", mean_dsi(c, OFFLINE, k, t).ns * ms);
-        printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f\n", (double)t.target_ns * ms,
-               (double)t.draft_ns * ms, (double)config->acceptance, plan.n_target, plan.contention, plan.n_tok, k,
-               (long long)spec_dsi_servers(t.target_ns, t.draft_ns, k), plan.n_tok * (double)t.target_ns * ms,
-               spec_dsi_bound(plan.n_tok, config->acceptance, (double)t.target_ns, (double)t.draft_ns) * ms,
-               si_ns(c->si[OFFLINE][i], t) * ms, offline, si_ns(c->si[EVENT][i], t) * ms, c->si[EVENT][i].passes,
-               c->si[EVENT][i].steps, dsi.ns * ms, dsi.passes, dsi.steps);
+        print_setting(&plan, k, t, config->acceptance);
+        printf("%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f,%.4f,%.4f,%.4f\n", si_ns(c->si[OFFLINE][i], t) * ms, offline,
+               (si_ns(c->si[EVENT][i], t) + read_ns) * ms, c->si[EVENT][i].passes, c->si[EVENT][i].steps, dsi.ns * ms,
+               dsi.passes, dsi.steps, (double)(t.target_ns + t.target_prefill_ns) * ms, si_first_ns(&plan, k, t) * ms,
+               dsi.first_ns * ms);
     }
     column_close(c);
     return e;
@@ -278,7 +298,7 @@ static const struct published {
 };
 
 /* The standard error of (mean time of SI) / (mean time of DSI), where both use the same random numbers. */
-static double standard_error(struct column *c, const struct match *m, struct times t)
+static double standard_error(struct column *c, const struct match *m, struct spec_sim_times t)
 {
     double ratio = m->si_ns / m->dsi_ns, sum = 0;
     int n = c->plan->n_repeat;
@@ -293,7 +313,7 @@ static double standard_error(struct column *c, const struct match *m, struct tim
 
 static void print_row(const struct published *p, struct column *few, struct column *all)
 {
-    struct times t = { to_ns(p->target_ms), to_ns(p->draft_ms) };
+    struct spec_sim_times t = { .target_ns = to_ns(p->target_ms), .draft_ns = to_ns(p->draft_ms) };
     column_fill(few, p->acceptance);
     column_fill(all, p->acceptance);
     struct match offline = compare(few, OFFLINE, BEST, t), free_offline = compare(all, OFFLINE, SMALLEST, t);
@@ -336,9 +356,9 @@ struct grid {
     struct match (*cell)[GRID_DRAFTS]; /* [GRID_RATES][GRID_DRAFTS] */
 };
 
-static struct times grid_times(int draft)
+static struct spec_sim_times grid_times(int draft)
 {
-    return (struct times){ GRID_NS, (int64_t)(draft + 1) * (GRID_NS / GRID_DRAFTS) };
+    return (struct spec_sim_times){ .target_ns = GRID_NS, .draft_ns = (int64_t)(draft + 1) * (GRID_NS / GRID_DRAFTS) };
 }
 
 static void fill_column(void *arg, int rate, int thread)

@@ -160,10 +160,10 @@ void eng_draft_needs(const struct eng_drafting *g, struct eng_draft_needs *out)
 const char *eng_draft_kind_name(const struct eng_drafting *g, int drafter) { return g->drafter[drafter]->name; }
 int eng_draft_count(const struct eng_drafting *g) { return g->n_drafter; }
 
-const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g)
+const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g, int n)
 {
     for (int i = 0; i < g->n_drafter; i++)
-        if (eng_draft_is_model(g->drafter[i]))
+        if (eng_draft_is_model(g->drafter[i]) && n-- == 0)
             return eng_draft_model_of(g->drafter[i]);
     return NULL;
 }

@@ -124,8 +124,9 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g);
 int eng_draft_load(struct eng_drafting *g, struct moe_context *context);
 
 const char *eng_draft_kind_name(const struct eng_drafting *g, int drafter);
-int eng_draft_count(const struct eng_drafting *g);                           /* drafters, unloaded ones too */
-const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g); /* of the first --draft model; or NULL */
+int eng_draft_count(const struct eng_drafting *g); /* drafters, unloaded ones too */
+const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g,
+                                              int n); /* of the n-th --draft model, from 0; or NULL */
 
 /* ---- sequences ----------------------------------------------------------------------------------- */
 

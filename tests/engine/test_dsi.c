@@ -57,9 +57,8 @@ static struct eng_dsi_stats say(struct eng_dsi *d, const struct asked *a)
     return stats;
 }
 
-static void run_all(const char *draft, int n_target, int lookahead)
+static void run_with(struct eng_engine *e, int n_target, int lookahead)
 {
-    struct eng_engine *e = open_with(draft);
     struct eng_dsi *d;
     uint64_t n_verify = 0, n_draft = 0;
     assert_int_equal(eng_dsi_open(&d, e,
@@ -82,6 +81,8 @@ static void run_all(const char *draft, int n_target, int lookahead)
     close_engine(e);
 }
 
+static void run_all(const char *draft, int n_target, int lookahead) { run_with(open_with(draft), n_target, lookahead); }
+
 static void the_text_is_that_of_plain_decoding(void **state)
 {
     (void)state;
@@ -89,6 +90,24 @@ static void the_text_is_that_of_plain_decoding(void **state)
     for (int n_target = 1; n_target <= 4; n_target++)
         for (int lookahead = n_target % 2; lookahead <= 8; lookahead += 3 * n_target)
             run_all(n_target % 2 ? path : other, n_target, lookahead);
+}
+
+/* Each draft model has a worker: a good one and one that is often wrong, in both orders. */
+static void several_draft(void **state)
+{
+    (void)state;
+    trouble = (struct trouble){ 0 };
+    for (int i = 0; i < 2; i++) {
+        struct eng_options o = { .n_parallel = 1, .n_draft = 2 };
+        for (int k = 0; k < 2; k++) {
+            snprintf(o.draft[k].file, sizeof o.draft[k].file, "%s", i == k ? path : other);
+            o.draft[k].kind = ENG_DRAFT_MODEL;
+        }
+        struct eng_engine *e = open_engine_with(o, 0);
+        assert_non_null(eng_draft_chain_model(e->drafting, 1));
+        assert_null(eng_draft_chain_model(e->drafting, 2));
+        run_with(e, 2, 3 * i);
+    }
 }
 
 static void whoever_is_slow(void **state)
@@ -198,6 +217,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_text_is_that_of_plain_decoding),
+        cmocka_unit_test(several_draft),
         cmocka_unit_test(whoever_is_slow),
         cmocka_unit_test(whoever_is_lost),
         cmocka_unit_test(without_a_target_it_says_so),

@@ -56,6 +56,7 @@ struct job {
     struct spec_dsi_action action;
     int32_t context[2 * MAX_TOK];
     int64_t begin, end;
+    int n_told; /* tokens of a draft that the machine knows */
     enum fate fate;
 };
 
@@ -67,8 +68,8 @@ struct world {
     uint64_t seed;
     double acceptance[SPEC_DSI_DRAFTERS];
     int64_t target_ns, draft_ns[SPEC_DSI_DRAFTERS], now;
-    bool jitter;                    /* times between half and double, late cancellations */
-    double fail, join, short_draft; /* probabilities per event */
+    bool jitter;                          /* times between half and double, late cancellations */
+    double fail, join, short_draft, tell; /* probabilities per event */
     int n_tok, emitted, n_pass;
     int32_t output[MAX_TOK];
 };
@@ -125,6 +126,7 @@ static void begin_job(struct world *w, const struct spec_dsi_action *a)
     j->action = *a;
     j->fate = BUSY;
     j->begin = w->now;
+    j->n_told = 0;
     j->end = w->now + jitter(w, role == SPEC_DSI_TARGET ? w->target_ns : a->n * w->draft_ns[role]);
     w->n_pass += role == SPEC_DSI_TARGET;
     spec_dsi_context(w->dsi, a, 0, j->context);
@@ -161,9 +163,26 @@ static void take_actions(struct world *w)
     }
     for (int i = 0; i < w->o.n_worker; i++) { /* no worker computes a discarded task */
         const struct job *j = &w->job[i];
-        if (j->fate == BUSY)
-            assert_true(j->action.at + j->action.n >= w->emitted + (w->role[i] != SPEC_DSI_TARGET));
+        if (j->fate != BUSY)
+            continue;
+        assert_true(j->action.at + j->action.n >= w->emitted + (w->role[i] != SPEC_DSI_TARGET));
+        for (int at = j->action.at; at < j->action.at + j->n_told && at < w->emitted; at++)
+            assert_int_equal(j->context[at], w->output[at]); /* or goes on with a draft that is known to be wrong */
     }
+}
+
+/* A draft under way tells its first tokens. */
+static void tell(struct world *w, int worker, int n)
+{
+    struct job *j = &w->job[worker];
+    int at = j->action.at, role = w->role[worker];
+    for (int i = 0; i < n; i++)
+        j->context[at + i] = drafter_token(w->seed, role, w->acceptance[role], j->context, at + i);
+    j->n_told = n;
+    spec_dsi_event(
+        w->dsi,
+        &(struct spec_dsi_event){
+            .what = SPEC_DSI_DRAFTED, .worker = worker, .task = j->action.task, .tokens = j->context + at, .n = n });
 }
 
 static void done(struct world *w, int worker)
@@ -214,7 +233,12 @@ static void disturb(struct world *w)
 
 static void step(struct world *w)
 {
-    int next = -1;
+    int next = -1, teller = random_below(w->o.n_worker);
+    if (w->tell > 0 && w->role[teller] != SPEC_DSI_TARGET && chance(w->tell) &&
+        (w->job[teller].fate == BUSY || w->job[teller].fate == DROPPING)) {
+        tell(w, teller, random_below(w->job[teller].action.n + 1));
+        return;
+    }
     for (int i = 0; i < w->o.n_worker; i++)
         if ((w->job[i].fate == BUSY || w->job[i].fate == DROPPING) && (next < 0 || w->job[i].end < w->job[next].end))
             next = i;
@@ -276,6 +300,7 @@ static void equals_plain_decoding(void **state)
                     w.seed = random_bits();
                     w.jitter = k & 1;
                     w.short_draft = k == 3 ? 0.3 : 0;
+                    w.tell = r & 1 ? 0.5 : 0;
                     decode(&w, 1 + random_below(MAX_TOK), k);
                     check_output(&w);
                 }
@@ -295,6 +320,7 @@ static void equals_it_when_workers_fail(void **state)
         w.fail = 0.3;
         w.join = 0.5;
         w.short_draft = 0.1;
+        w.tell = i & 1 ? 0.3 : 0;
         for (int j = 0; j < n_drafter; j++)
             w.acceptance[j] = 0.2 + 0.1 * random_below(9);
         for (int run = 0; run < 3; run++) { /* a run starts while workers still drop the last one's tasks */
@@ -420,6 +446,13 @@ static void drafters_go_on(void **state)
     spec_dsi_close(w.dsi);
 }
 
+static struct spec_sim_cost run_once(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
+                                     int64_t target_ns, int64_t draft_ns)
+{
+    struct spec_sim_times t = { .target_ns = target_ns, .draft_ns = draft_ns };
+    return spec_event_dsi(p, d, repeat, lookahead, &t);
+}
+
 /* Algorithm 1 by hand: lookahead 1, target 100, drafter 10, the third draft wrong. The third token is known
  * when the pass that follows the second draft is done, 20 + 100; then everything restarts. */
 static void one_rejection(void **state)
@@ -440,7 +473,7 @@ static void one_rejection(void **state)
     spec_sim_draws_fill(&d, 0, 1);
     for (int i = 0; i <= 2; i++)
         d.wrong[i] = 2;
-    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, 100, 10);
+    struct spec_sim_cost c = run_once(p, &d, 0, 1, 100, 10);
     assert_int_equal(c.ns, 120 + 8 * 10 + 100);
     assert_int_equal(spec_offline_dsi(&d, 0, 1, 100, 10), 30 + 100 + 8 * 10 + 100);
     c = spec_event_si(&d, 0, 4); /* 4 and 2 right, 4 all right, 3 left */
@@ -450,9 +483,9 @@ static void one_rejection(void **state)
     spec_sim_draws_close(&d);
 }
 
-/* Lookahead 2, target 100, drafter 60, the first draft wrong. The output has a token at 100, so the block
- * is found wrong when it is ready, at 120; the next block, of tokens 1 and 2, is ready at 240, with token 1 known
- * since 200; the pass without drafts gives token 2 at 300, and the block's pass, begun at 240, token 3. */
+/* Lookahead 2, target 100, drafter 60, the first draft wrong: known at 60, and refuted by the output at 100, in the
+ * middle of the second step. The next block, of tokens 1 and 2, is ready at 220, with token 1 known since 200; the pass
+ * without drafts gives token 2 at 300, and the block's pass, begun at 220, token 3. */
 static void a_block_comes_late(void **state)
 {
     (void)state;
@@ -462,10 +495,32 @@ static void a_block_comes_late(void **state)
     assert_int_equal(spec_sim_pool_open(&p, 7, 4, 2), 0);
     spec_sim_draws_fill(&d, 0, 1);
     d.wrong[0] = 0;
-    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 2, 100, 60);
-    assert_int_equal(c.ns, 340);
+    struct spec_sim_cost c = run_once(p, &d, 0, 2, 100, 60);
+    assert_int_equal(c.ns, 320);
+    assert_int_equal(c.first_ns, 100);
     assert_int_equal(c.passes, 4);
     assert_int_equal(c.steps, 4);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
+}
+
+/* Target 100, drafter 10, all right, lookahead 1, prompts read in 1000 and 30. The first pass ends at 1100; the others
+ * begin when their draft is ready, at 40 and 50, on targets that read the prompt first, and end at 1140 and 1150. */
+static void prompts_are_read_once(void **state)
+{
+    (void)state;
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
+    assert_int_equal(spec_sim_draws_open(&d, 3, 1, 1), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 7, 3, 1), 0);
+    spec_sim_draws_fill(&d, 0, 1);
+    struct spec_sim_times t = { 100, 10, 1000, 30 };
+    for (int i = 0; i < 2; i++) { /* again in the next output */
+        struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, &t);
+        assert_int_equal(c.first_ns, 1100);
+        assert_int_equal(c.ns, 1150);
+        assert_true(c.passes == 3 && c.steps == 2);
+    }
     spec_sim_pool_close(p);
     spec_sim_draws_close(&d);
 }
@@ -480,9 +535,9 @@ static void targets_contend(void **state)
     assert_int_equal(spec_sim_draws_open(&d, 3, 1, 1), 0);
     assert_int_equal(spec_sim_pool_open(&p, 7, 3, 1), 0);
     spec_sim_draws_fill(&d, 0, 1);
-    assert_int_equal(spec_event_dsi(p, &d, 0, 1, 10000, 1000).ns, 12000);
+    assert_int_equal(run_once(p, &d, 0, 1, 10000, 1000).ns, 12000);
     spec_sim_pool_set_contention(p, 1);
-    struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, 10000, 1000);
+    struct spec_sim_cost c = run_once(p, &d, 0, 1, 10000, 1000);
     assert_int_equal(c.passes, 3);
     assert_in_range(c.ns, 29990, 30010);
     spec_sim_pool_close(p);
@@ -512,7 +567,7 @@ static void never_slower(void **state)
                     int64_t dsi = 0, si = 0;
                     for (int r = 0; r < GRID_REPEAT; r++) {
                         struct spec_sim_cost s = spec_event_si(&d, r, k);
-                        int64_t ns = spec_event_dsi(p, &d, r, k, 100, draft_ns).ns;
+                        int64_t ns = run_once(p, &d, r, k, 100, draft_ns).ns;
                         assert_true(ns <= GRID_TOK * 100);
                         dsi += ns;
                         si += s.passes * 100 + s.steps * draft_ns;
@@ -539,7 +594,7 @@ static void within_the_bound(void **state)
             double a = rate / 10.0, sum = 0, right = 0;
             spec_sim_draws_fill(&d, 6, a);
             for (int r = 0; r < REPEAT; r++) {
-                sum += (double)spec_event_dsi(p, &d, r, 1, 100, draft_ns).ns / REPEAT;
+                sum += (double)run_once(p, &d, r, 1, 100, draft_ns).ns / REPEAT;
                 for (int i = 0; i < GRID_TOK - 1; i++)
                     right += (d.wrong[r * (d.n_position + 1) + i] != i) / (double)REPEAT;
             }
@@ -685,21 +740,14 @@ static void unheard(enum kn_level level, const char *line)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_plain_decoding),
-        cmocka_unit_test(equals_it_when_workers_fail),
-        cmocka_unit_test(stops_and_begins_anew),
-        cmocka_unit_test(lost_targets),
-        cmocka_unit_test(drafters_go_on),
-        cmocka_unit_test(one_rejection),
-        cmocka_unit_test(a_block_comes_late),
-        cmocka_unit_test(targets_contend),
-        cmocka_unit_test(never_slower),
-        cmocka_unit_test(within_the_bound),
-        cmocka_unit_test(equation_1),
-        cmocka_unit_test(measures_as_it_goes),
-        cmocka_unit_test(published_rows),
-        cmocka_unit_test(bad_options),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(equals_plain_decoding), cmocka_unit_test(equals_it_when_workers_fail),
+        cmocka_unit_test(stops_and_begins_anew), cmocka_unit_test(lost_targets),
+        cmocka_unit_test(drafters_go_on),        cmocka_unit_test(one_rejection),
+        cmocka_unit_test(a_block_comes_late),    cmocka_unit_test(prompts_are_read_once),
+        cmocka_unit_test(targets_contend),       cmocka_unit_test(never_slower),
+        cmocka_unit_test(within_the_bound),      cmocka_unit_test(equation_1),
+        cmocka_unit_test(measures_as_it_goes),   cmocka_unit_test(published_rows),
+        cmocka_unit_test(bad_options),           cmocka_unit_test(out_of_memory),
     };
     kn_log_set(unheard, KN_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

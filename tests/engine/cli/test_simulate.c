@@ -70,6 +70,22 @@ static void a_setting(void **state)
     }
 }
 
+/* The first token: SI's waits for a block, DSI's does not; with the time to read the prompt. */
+static void first_tokens(void **state)
+{
+    (void)state;
+    assert_int_equal(
+        simulate("dsi --target-ms 20 --draft-ms 2 --acceptance 0.7 --lookahead 4 --tokens 40 --repeats 50"), 0);
+    double plain = value(1, "plain_ms"), si = value(1, "si_ms");
+    assert_true(value(1, "plain_first_ms") == 20 && value(1, "dsi_first_ms") == 20 && value(1, "si_first_ms") == 28);
+    assert_int_equal(simulate("dsi --target-ms 20 --draft-ms 2 --acceptance 0.7 --lookahead 4 --tokens 40 --repeats 50 "
+                              "--target-prefill-ms 100 --draft-prefill-ms 10"),
+                     0);
+    assert_true(value(1, "plain_first_ms") == 120 && value(1, "dsi_first_ms") == 120 && value(1, "si_first_ms") == 138);
+    assert_true(value(1, "plain_ms") == plain + 100 && value(1, "si_ms") > si + 109.99 &&
+                value(1, "si_ms") < si + 110.01);
+}
+
 /* Seven targets that share one memory bandwidth are slower than plain decoding. */
 static void one_memory(void **state)
 {
@@ -148,8 +164,8 @@ static void mistakes_are_told(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_setting), cmocka_unit_test(one_memory),        cmocka_unit_test(the_table),
-        cmocka_unit_test(the_grid),  cmocka_unit_test(mistakes_are_told),
+        cmocka_unit_test(a_setting), cmocka_unit_test(first_tokens), cmocka_unit_test(one_memory),
+        cmocka_unit_test(the_table), cmocka_unit_test(the_grid),     cmocka_unit_test(mistakes_are_told),
     };
     unsetenv("SPILLWAY_CONFIG");
     kn_log_set(hear, KN_LOG_INFO);
