@@ -130,20 +130,22 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* The most draft rows of a pass, up to MAX_DRAFT_ROWS. For each sequence: gamma, or with --dsi 1 the lookahead if that
- * is larger. If neither is given: 8 for each sequence; fewer, but at least one, if the logits of the rows would take
- * more than DRAFT_LOGITS_BYTES. Few for predictions alone, since every server has their memory, and few requests one. */
+/* The most draft rows of a pass, up to MAX_DRAFT_ROWS. For each sequence: the rows of a lookahead window, and gamma, or
+ * with --dsi 1 the lookahead if that is larger. If neither is given: 8 instead of gamma; fewer rows, but at least one,
+ * if their logits would take more than DRAFT_LOGITS_BYTES. Few for predictions alone, since every server has their memory, and few requests one. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     const struct eng_options *o = &e->assets.opt;
     if (o->gamma == ENG_GAMMA_AUTO && o->n_draft == 1 && eng_draft_properties(o->draft[0].kind)->only_copies)
         return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / ((size_t)n_vocab * sizeof(float)))));
     int n_seq = e->assets.opt.n_parallel,
-        each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0);
+        each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0), window = 0;
+    for (int i = 0; i < o->n_draft; i++)
+        window += eng_draft_window_rows(&o->draft[i]);
     if (each > 0)
-        return kn_min(n_seq * each, MAX_DRAFT_ROWS);
+        return kn_min(n_seq * (each + window), MAX_DRAFT_ROWS);
     int rows = (int)(DRAFT_LOGITS_BYTES / ((size_t)n_vocab * sizeof(float)));
-    return kn_min(kn_min(8 * n_seq, MAX_DRAFT_ROWS), kn_max(n_seq, rows));
+    return kn_min(kn_min((8 + window) * n_seq, MAX_DRAFT_ROWS), kn_max(n_seq, rows));
 }
 
 /* If requests may have reference texts and no drafter reads them, adds the one that does nothing else. Not to a model

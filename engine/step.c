@@ -159,12 +159,32 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
     return v->n_out ? 0 : status; /* tokens chosen before an error stay; the error only ends the walk */
 }
 
+/* Sets seq.said: the target's tokens after the nodes that drafters ask about. They are guesses of the text to come, so
+ * the grammar and the draft's own tokens in the history are left out; but they have the noise of their positions, as
+ * the text will: at temperature 1 that gave 1.49 tokens per pass where the likeliest tokens gave 1.34. */
+static void answer_drafters(struct eng_engine *e, struct eng_session *s, int thread)
+{
+    const struct spec_tree *t = s->seq.tree;
+    size_t n_vocab = (size_t)moe_model_shape(e->assets.model)->n_vocab;
+    for (int i = 0; i < t->n; i++) {
+        struct spec_sampled c;
+        if (!t->asked[i])
+            continue;
+        const float *logits = e->pass.result.logits + (size_t)(s->want + 1 + i) * n_vocab;
+        bool failed = e->pass.result.status[s->first_row + s->seq.n_row + i] ||
+                      spec_sample(e->assets.sampler[thread], &s->sampling, logits, s->seq.token, s->seq.n_token,
+                                  s->seq.n_token + t->depth[i], &c);
+        s->seq.said[i] = failed ? -1 : c.token;
+    }
+}
+
 static void choose_item(void *arg, int item, int thread)
 {
     struct eng_engine *e = arg;
     struct eng_session *s = e->pass.due[item];
     int status = moe_rows_status(&e->pass.result, s->first_row, s->seq.n_row);
     e->pass.choice_status[item] = status ? status : verify(e, s, thread);
+    answer_drafters(e, s, thread);
 }
 
 static void compute_prompt_logprob(void *arg, int item, int thread)
@@ -231,8 +251,9 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
         n_accepted++;
     keep_path(e, s, n_accepted);
     s->seq.n_kv += n_accepted;
-    e->stats.n_draft += (uint64_t)s->seq.tree->n;
-    e->stats.n_draft_kept += (uint64_t)kn_min(n_new, v->n_path);
+    e->stats.n_draft += (uint64_t)spec_tree_n_drafted(s->seq.tree);
+    for (int i = 0; i < kn_min(n_new, v->n_path); i++)
+        e->stats.n_draft_kept += !s->seq.tree->jacobi[v->path[i]];
     eng_draft_commit(e->drafting, &s->seq, v, n_new, kn_min(n_new, v->n_path), finish != ENG_RUNNING);
     return n_new;
 }

@@ -19,7 +19,8 @@
 #define SESSION_MEAN_DRAFTS 16              /* and in a session's */
 #define PREDICTED_DECAY     (1 - 1 / 512.0) /* decay of the sums of predicted survival, per draft */
 
-/* Survival of the nodes, corrected by the acceptance so far; no child above its parent. */
+/* Survival of the nodes, corrected by the acceptance so far; no child above its parent.  A row of a lookahead window
+ * counts with its value as it is. */
 static void correct_survival(const struct spec_control *c, int drafter, const struct spec_cut *cut, float *out)
 {
     const struct spec_tree *t = cut->tree;
@@ -27,7 +28,7 @@ static void correct_survival(const struct spec_control *c, int drafter, const st
     spec_control_correction(c, c->arm[drafter].of, cut->session, truth);
     for (int i = 0; i < t->n; i++) {
         double most = t->parent[i] == SPEC_ROOT ? 1 : out[t->parent[i]];
-        double x = t->survival[i] * truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1];
+        double x = t->survival[i] * (t->jacobi[i] ? 1 : truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1]);
         out[i] = (float)(x > 0 ? fmin(x, most) : 0);
     }
 }
@@ -43,7 +44,7 @@ static void learn_survival(struct spec_control *c, int drafter, const struct spe
     double sum[SPEC_DEPTHS] = { 0 }, truth[SPEC_DEPTHS];
     spec_control_correction(c, drafter, cut->session, truth);
     for (int i = 0; i < cut->tree->n; i++)
-        if (cut->tree->depth[i] <= SPEC_DEPTHS)
+        if (cut->tree->depth[i] <= SPEC_DEPTHS && !cut->tree->jacobi[i])
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
     for (int d = 0; d < kn_min(c->last.depth, cut->n_requested); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;

@@ -4,22 +4,27 @@
  * committed; out goes a tree.  Each of the longest matches (recall.c) stands for a continuation; matches that agree
  * share a node, and the tree grows at the node with the highest survival.
  *
- * A session may also have a reference text (copy.c), of which the next tokens are a chain.
+ * A session may also have a reference text (copy.c), of which the next tokens are a chain; and the pool of n-grams of
+ * lookahead decoding (lookahead.c), which are matches like those in its tokens.
  *
  * Survival is learnt: for each class of match length and share of agreeing matches (weighted by length squared, since
  * long matches are better evidence), the rate at which the likeliest token was right.  Each commit compares the token
  * that would have been drafted with the committed one, so rates are known before any draft is verified. */
 #include "speculative/internal.h"
 
-#define N_MATCH       16
+#define N_MATCH       32  /* at most; bits of candidate.matches */
+#define N_TEXT_MATCH  16  /* of them in tokens, not in a pool */
 #define N_TAIL        64  /* tokens over which a match is compared */
 #define N_LEARN_TOKEN 256 /* last tokens of a commit that update the rates */
-#define N_LENGTH      6
+#define N_LENGTH      7
 #define N_SHARE       3
-#define N_EDGE        64             /* candidates below the tree's nodes, not in the tree yet */
-#define N_RUN         7              /* classes of the run of a reference text */
-#define MIN_SURVIVAL  0.02           /* nodes with less survival are not drafted */
-#define RATE_DECAY    (1 - 1.0 / 64) /* decay per observation */
+#define N_EDGE        64              /* candidates below the tree's nodes, not in the tree yet */
+#define N_RUN         7               /* classes of the run of a reference text */
+#define MIN_SURVIVAL  0.02            /* nodes with less survival are not drafted */
+#define RATE_DECAY    (1 - 1.0 / 64)  /* decay per observation */
+#define VALUE_DECAY   (1 - 1.0 / 256) /* of the value of a lookahead window's rows, per token */
+#define PRIOR_VALUE   0.05            /* tokens that a row of a window gives, before any is measured, */
+#define PRIOR_ROWS    32              /* and the rows that this counts as */
 
 struct rate {
     double right, asked;
@@ -32,11 +37,15 @@ struct session {
     struct rate rate[N_LENGTH][N_SHARE];
     struct rate *guessed_rate; /* of the likeliest next token; NULL: there is none */
     int32_t guess_next;
+    bool guess_of_pool;    /* no earlier place in the session's text has it */
     int64_t n_token;       /* committed */
     const int32_t *oracle; /* [n_oracle] oracle: future tokens */
     int n_oracle;
     struct spec_copy copy; /* copy.n 0: no reference text */
     struct rate copy_rate[N_RUN];
+    struct spec_window window; /* lookahead, */
+    struct spec_pool pool;
+    double n_given, n_row; /* tokens that only the pool gave, and rows of the window; decayed */
 };
 
 struct spec_drafter {
@@ -50,7 +59,7 @@ struct spec_drafter {
 
 static bool remembers(const struct spec_drafter_options *o)
 {
-    return o->kind == SPEC_DRAFT_NGRAM || o->kind == SPEC_DRAFT_SUFFIX;
+    return o->kind == SPEC_DRAFT_NGRAM || o->kind == SPEC_DRAFT_SUFFIX || o->kind == SPEC_DRAFT_LOOKAHEAD;
 }
 
 /* Allocates from a; an arena without memory only counts the bytes. */
@@ -67,6 +76,12 @@ static void take(struct spec_drafter *d, struct kn_arena *a)
         spec_recall_init(&own, a, o->n_own, false);
         if (session)
             session[i].own = own;
+    }
+    for (int i = 0; o->kind == SPEC_DRAFT_LOOKAHEAD && i < o->n_session; i++) {
+        struct spec_pool pool;
+        spec_pool_init(&pool, a, o->n_gram);
+        if (session)
+            session[i].pool = pool;
     }
     d->session = session;
 }
@@ -110,9 +125,10 @@ void spec_drafter_close(struct spec_drafter *d)
 
 /* ---- rates ------------------------------------------------------------------------------------- */
 
-/* Prior rates: of prose, code and tables together. */
+/* Prior rates: of prose, code and tables together.  A match of one token is an n-gram of a pool. */
 static const double prior_rate[N_LENGTH][N_SHARE] = {
-    { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 }, { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
+    { .15, .25, .35 }, { .20, .35, .45 }, { .25, .45, .60 }, { .30, .55, .75 },
+    { .35, .65, .85 }, { .40, .70, .92 }, { .40, .75, .96 },
 };
 
 /* Prior rates of the token that a reference text names next, by the length of its run. */
@@ -136,7 +152,7 @@ static void learn_rate(struct rate *r, bool right)
 
 static int length_class(int length)
 {
-    static const int from[N_LENGTH] = { 0, 3, 5, 8, 16, 32 };
+    static const int from[N_LENGTH] = { 0, 2, 3, 5, 8, 16, 32 };
     int i = N_LENGTH - 1;
     while (length < from[i])
         i--;
@@ -161,13 +177,13 @@ struct match_set {
     const struct session *s;
     const struct spec_tree *t;
     struct spec_match match[N_MATCH];
-    int n;
+    int n, n_text; /* the first n_text are in tokens, the others in the pool */
 };
 
 static void find_matches(const struct spec_drafter *d, const struct session *s, struct match_set *g)
 {
     int32_t tail[N_TAIL];
-    int n = (int)(s->own.run < N_TAIL ? s->own.run : N_TAIL), most = N_MATCH;
+    int n = (int)(s->own.run < N_TAIL ? s->own.run : N_TAIL), most = N_TEXT_MATCH;
     if (d->opt.kind == SPEC_DRAFT_NGRAM)
         most = 1;
     for (int i = 0; i < n; i++)
@@ -178,6 +194,9 @@ static void find_matches(const struct spec_drafter *d, const struct session *s, 
         g->n = spec_recall_find(&d->learnt, 0, tail, n, g->match, g->n, most);
     if (d->shared.token)
         g->n = spec_recall_find(&d->shared, s->salt, tail, n, g->match, g->n, most);
+    g->n_text = g->n;
+    if (s->pool.token)
+        g->n += spec_pool_find(&s->pool, tail, n, g->match + g->n, N_MATCH - g->n);
 }
 
 /* The token at depth + 1 on the path from the root to the node. */
@@ -193,6 +212,10 @@ static int32_t token_on_path(const struct spec_tree *t, int node, int depth)
 static bool next_token(const struct match_set *g, int i, int node, int depth, int32_t *out)
 {
     const struct spec_match *m = &g->match[i];
+    if (m->gram) {
+        *out = m->length + depth < m->n_gram ? m->gram[m->length + depth] : -1;
+        return *out >= 0;
+    }
     uint32_t at = m->at + (uint32_t)depth, beyond = at - m->in->n;
     if (m->in != &g->s->own || beyond >= (uint32_t)depth)
         return spec_recall_token(m->in, at, out);
@@ -205,11 +228,11 @@ static bool next_token(const struct match_set *g, int i, int node, int depth, in
 struct candidate {
     int32_t token;
     int16_t parent;
-    uint16_t matches;
+    uint32_t matches;
     double weight, share, survival;
 };
 
-static const struct candidate root_candidate = { .matches = UINT16_MAX, .share = 1, .survival = 1 };
+static const struct candidate root_candidate = { .matches = UINT32_MAX, .share = 1, .survival = 1 };
 
 /* All candidates below one node, the likeliest first, the others in any order; length and share are the classes of the
  * likeliest one's rate. */
@@ -234,7 +257,7 @@ static void find_candidates(const struct match_set *g, int node, const struct ca
             k++;
         if (k == f->n)
             f->candidate[f->n++] = (struct candidate){ .token = token, .parent = (int16_t)node };
-        f->candidate[k].matches |= (uint16_t)(1u << i);
+        f->candidate[k].matches |= 1u << i;
         f->candidate[k].weight += (double)length * length;
         f->weight += (double)length * length;
         longest = kn_max(longest, length);
@@ -387,6 +410,11 @@ void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
     s->n_token = 0;
     s->n_oracle = 0;
     s->copy.n = 0;
+    s->n_given = s->n_row = 0;
+    if (d->opt.kind == SPEC_DRAFT_LOOKAHEAD) {
+        spec_window_start(&s->window, d->opt.n_column, d->opt.n_gram);
+        spec_pool_clear(&s->pool);
+    }
 }
 
 /* Stores the likeliest next token, to compare it with the next committed one. */
@@ -398,6 +426,13 @@ static void guess_next(const struct spec_drafter *d, struct session *s)
     find_candidates(&g, SPEC_ROOT, &root_candidate, &f);
     s->guessed_rate = f.n > 0 ? &s->rate[f.length][f.share] : NULL;
     s->guess_next = f.n > 0 ? f.candidate[0].token : 0;
+    s->guess_of_pool = f.n > 0 && !(f.candidate[0].matches & ((1u << g.n_text) - 1));
+}
+
+static void learn_value(struct session *s, int32_t token)
+{
+    s->n_row *= VALUE_DECAY;
+    s->n_given = s->n_given * VALUE_DECAY + (s->guessed_rate && s->guess_of_pool && s->guess_next == token);
 }
 
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n)
@@ -405,6 +440,7 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
     struct session *s = session_of(d, session);
     kn_assert(s->open);
     for (int i = 0; remembers(&d->opt) && i < n; i++) {
+        learn_value(s, token[i]);
         if (s->guessed_rate)
             learn_rate(s->guessed_rate, s->guess_next == token[i]);
         spec_recall_add(&s->own, token[i]);
@@ -414,6 +450,8 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
     }
     for (int i = 0; i < n; i++)
         learn_copy(s, token[i]);
+    if (s->pool.token && n > 0)
+        spec_window_advance(&s->window, &s->own, n, token[n - 1]);
     s->n_token += n;
     s->oracle += kn_min(n, s->n_oracle);
     s->n_oracle -= kn_min(n, s->n_oracle);
@@ -443,6 +481,21 @@ void spec_drafter_set_reference(struct spec_drafter *d, int session, const int32
 {
     kn_assert(remembers(&d->opt) || d->opt.kind == SPEC_DRAFT_COPY);
     spec_copy_start(&session_of(d, session)->copy, token, n);
+}
+
+int spec_draft_window(struct spec_drafter *d, int session, int n_node, struct spec_tree *t)
+{
+    struct session *s = session_of(d, session);
+    kn_assert(d->opt.kind == SPEC_DRAFT_LOOKAHEAD);
+    double value = (s->n_given + PRIOR_VALUE * PRIOR_ROWS) / (s->n_row + PRIOR_ROWS);
+    return s->open ? spec_window_lay(&s->window, t, n_node, (float)value) : 0;
+}
+
+void spec_drafter_learn_window(struct spec_drafter *d, int session, const struct spec_tree *t, const int32_t *said)
+{
+    struct session *s = session_of(d, session);
+    s->n_row += t->n - spec_tree_n_drafted(t);
+    spec_window_learn(&s->window, t, said, &s->pool);
 }
 
 /* A reference text whose next token is likely goes before the session's own tokens; another one after them. */

@@ -7,6 +7,7 @@
  *     tree.c, verify.c        drafts, and their accepted tokens
  *     drafter.c, recall.c     drafts from earlier tokens, without a model
  *       copy.c                  the place in a reference text that an answer has reached
+ *       lookahead.c             n-grams that the target makes in rows beside the drafts
  *
  *     control.c               the controller: which drafter, how deep (control.h)
  *       passes.c, overlap.c     pass times, alone and overlapped with drafting
@@ -166,6 +167,8 @@ struct spec_match {
     const struct spec_recall *in;
     uint32_t at; /* the position after the match */
     int length;
+    const int32_t *gram; /* [n_gram] in NULL: the n-gram of a pool that begins with the match */
+    int n_gram;
 };
 
 /* Capacity for n_token tokens, rounded up to a power of two.  owned: stores the salt of each sequence; else all
@@ -180,6 +183,37 @@ bool spec_recall_token(const struct spec_recall *r, uint32_t at, int32_t *out); 
  * first, `most` entries at most; returns the new n.  Only sequences with this salt are searched. */
 int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *tail, int n_tail,
                      struct spec_match *best, int n, int most);
+
+/* ---- lookahead decoding: lookahead.c ---------------------------------------------------------------------- */
+
+struct spec_window {
+    int n_column, n_level;                                    /* n_level: tokens of an n-gram, less one */
+    int32_t token[SPEC_WINDOW_GRAM - 1][SPEC_WINDOW_COLUMNS]; /* [level][column] */
+    int32_t next[SPEC_WINDOW_COLUMNS]; /* the target's token behind each column, in this pass; -1: not computed */
+    uint64_t n_random;
+};
+
+#define SPEC_POOL_SETS 512
+#define SPEC_POOL_WAYS 8
+struct spec_pool {
+    int n_gram;
+    int32_t *token; /* [SPEC_POOL_SETS][SPEC_POOL_WAYS][n_gram] negative: empty */
+};
+
+void spec_window_start(struct spec_window *w, int n_column, int n_gram);
+/* n_new tokens were added to the sequence, the last of them `last`; text has all its tokens. */
+void spec_window_advance(struct spec_window *w, const struct spec_recall *text, int n_new, int32_t last);
+/* Adds rows of the window to t, at most n_node nodes, with this value of a row; returns the number of new nodes. */
+int spec_window_lay(const struct spec_window *w, struct spec_tree *t, int n_node, float value);
+/* After the pass of a tree with the window's rows, before spec_window_advance: said[i] is the target's token after node
+ * i if it is asked for; -1: not known. */
+void spec_window_learn(struct spec_window *w, const struct spec_tree *t, const int32_t *said, struct spec_pool *pool);
+
+void spec_pool_init(struct spec_pool *p, struct kn_arena *a, int n_gram);
+void spec_pool_clear(struct spec_pool *p);
+void spec_pool_add(struct spec_pool *p, const int32_t *gram /* [n_gram] */);
+/* The n-grams whose first tokens are the last ones of tail, longest match first. */
+int spec_pool_find(const struct spec_pool *p, const int32_t *tail, int n_tail, struct spec_match *out, int most);
 
 /* ---- the controller ------------------------------------------------------------------------------------- */
 

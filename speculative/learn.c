@@ -103,7 +103,7 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
         h->accepted *= SESSION_DECAY;
         double mine[SPEC_DEPTHS] = { 0 };
         for (int j = 0; j < o->tree->n; j++)
-            if (o->tree->depth[j] <= SPEC_DEPTHS)
+            if (o->tree->depth[j] <= SPEC_DEPTHS && !o->tree->jacobi[j])
                 mine[o->tree->depth[j] - 1] += o->tree->survival[j];
         for (int d = 0; d < SPEC_DEPTHS && mine[d] > 0; d++) {
             bool came = o->n_accepted > d;
@@ -113,7 +113,7 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
             now[d].estimated += fmin(1, mine[d]);
             now[d].accepted += came;
         }
-        counts->n_drafted += (uint64_t)o->tree->n;
+        counts->n_drafted += (uint64_t)spec_tree_n_drafted(o->tree);
         counts->n_accepted += (uint64_t)o->n_accepted;
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)

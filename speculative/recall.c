@@ -123,7 +123,7 @@ int spec_recall_find(const struct spec_recall *r, uint64_t salt, const int32_t *
         for (int probe = 0; probe < PROBES && is_there(r, at); probe++, at = r->before[i][at & r->mask]) {
             int length = length_at(r, at, salt, tail, n_tail);
             if (length >= level_length[i] && length < longer)
-                n = insert(best, n, most, (struct spec_match){ r, at, length });
+                n = insert(best, n, most, (struct spec_match){ .in = r, .at = at, .length = length });
         }
     }
     return n;

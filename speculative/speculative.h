@@ -233,7 +233,9 @@ struct spec_tree {
     int16_t depth[SPEC_NODES];  /* 1: follows the root */
     uint8_t source[SPEC_NODES]; /* bit i: proposed by drafter i */
     float survival[SPEC_NODES]; /* estimated probability that the node is accepted */
-    int n_requested;            /* calls of add and draw, repeated nodes included */
+    bool asked[SPEC_NODES];     /* its drafter wants the target's token after it, accepted or not */
+    bool jacobi[SPEC_NODES]; /* no draft: a row of a lookahead window.  survival is the value of its row, in tokens */
+    int n_requested;         /* calls of add and draw, repeated nodes included */
     int n_draw;
     struct spec_draw draw[SPEC_NODES]; /* q must stay valid until the draft is verified */
     bool depends_on_draws;
@@ -247,6 +249,11 @@ void spec_tree_clear(struct spec_tree *t);
 int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival, uint8_t source);
 int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct spec_dist *q, float survival,
                    uint8_t source);
+
+/* A row of a lookahead window: a call of add, but an existing node stays as it is. */
+int spec_tree_add_jacobi(struct spec_tree *t, int parent, int32_t token, float value);
+
+int spec_tree_n_drafted(const struct spec_tree *t); /* its nodes without rows of lookahead windows */
 
 int spec_tree_child(const struct spec_tree *t, int node, int32_t token); /* -1: none */
 
@@ -348,10 +355,12 @@ void spec_copy_add(struct spec_copy *c, int32_t token);                 /* the a
  *   suffix   a tree: the continuations of the longest matches in the session's own tokens, in learnt documents, and,
  *            if sharing is on, in ended sessions of the same salt; weighted by match length and frequency;
  *   copy     a chain: the tokens of the session's reference text;
+ *   lookahead  as suffix, without documents and other sessions, but also the session's pool: n-grams that the target
+ *            has made in rows of the session's window (spec_draft_window);
  *   oracle   the tokens passed to spec_drafter_set_oracle, each with the given probability, else a wrong token: for
  *            measurements.
  *
- * ngram and suffix also draft from the reference text of a session, if it has one.
+ * ngram, suffix and lookahead also draft from the reference text of a session, if it has one.
  *
  * Survival is estimated from the length of the match and the share of matches that agree: it is the rate at which such
  * drafts would have been right in this session, updated at every commit, with or without a draft.  A session reads no
@@ -360,8 +369,19 @@ void spec_copy_add(struct spec_copy *c, int32_t token);                 /* the a
  *
  * Sessions are numbered 0 .. n_session - 1.  spec_draft may run for different sessions on different threads at the
  * same time; all other calls belong to one thread.  Memory is allocated at open: 28 bytes per remembered token, the
- * number rounded up to a power of two; the newest tokens replace the oldest. */
-enum spec_drafter_kind { SPEC_DRAFT_NONE, SPEC_DRAFT_NGRAM, SPEC_DRAFT_SUFFIX, SPEC_DRAFT_ORACLE, SPEC_DRAFT_COPY };
+ * number rounded up to a power of two; the newest tokens replace the oldest.  A pool takes 16 KB per token of its
+ * n-grams. */
+enum spec_drafter_kind {
+    SPEC_DRAFT_NONE,
+    SPEC_DRAFT_NGRAM,
+    SPEC_DRAFT_SUFFIX,
+    SPEC_DRAFT_ORACLE,
+    SPEC_DRAFT_COPY,
+    SPEC_DRAFT_LOOKAHEAD
+};
+
+#define SPEC_WINDOW_COLUMNS 16 /* most columns of a lookahead window, */
+#define SPEC_WINDOW_GRAM    8  /* and tokens of its n-grams */
 
 struct spec_drafter_options {
     enum spec_drafter_kind kind;
@@ -369,6 +389,8 @@ struct spec_drafter_options {
     int n_own;     /* remembered tokens of one session */
     int n_shared;  /* remembered tokens of ended sessions; 0: sessions share nothing */
     int n_learn;   /* remembered tokens of documents */
+    int n_column;  /* lookahead: columns of a session's window, */
+    int n_gram;    /* and tokens of its n-grams, 3 or more */
     double right;  /* oracle: probability that a drafted token is right */
     uint64_t seed; /* oracle */
 };
@@ -384,11 +406,21 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
 void spec_drafter_end(struct spec_drafter *d, int session);          /* shares its tokens if sharing is on */
 void spec_drafter_end_unshared(struct spec_drafter *d, int session); /* ends it without sharing */
 
+/* Lookahead.  Rows of a session's window in one pass, at most. */
+int spec_window_rows(int n_column, int n_gram);
+/* Adds rows of the session's window to the draft t, at most n_node nodes.  Their value is learnt: the tokens that the
+ * pool gives, and the session's own text does not, for each of these rows. */
+int spec_draft_window(struct spec_drafter *d, int session, int n_node, struct spec_tree *t);
+/* After the pass of t, before the tokens are committed: said[i] is the target's token after node i if asked[i] is set;
+ * -1: not known. */
+void spec_drafter_learn_window(struct spec_drafter *d, int session, const struct spec_tree *t,
+                               const int32_t *said /* [t->n] */);
+
 /* Oracle: the tokens that will follow the committed ones.  The caller owns the array and keeps it valid until the next
  * call of this function or spec_drafter_begin for the session. */
 void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n);
 
-/* Ngram, suffix, copy: a text that the tokens committed from now on are expected to repeat, at least in part.  The
+/* Ngram, suffix, lookahead, copy: a text that the tokens committed from now on are expected to repeat, at least in part.  The
  * caller owns the array and keeps it valid until the session's end or its next spec_drafter_begin. */
 void spec_drafter_set_reference(struct spec_drafter *d, int session, const int32_t *token, int n);
 

@@ -32,11 +32,31 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
         t->depth[i] = (int16_t)(parent == SPEC_ROOT ? 1 : t->depth[parent] + 1);
         t->source[i] = 0;
         t->survival[i] = survival;
+        t->asked[i] = t->jacobi[i] = false;
     }
     t->source[i] |= source;
-    if (survival > t->survival[i])
+    if (survival > t->survival[i] || t->jacobi[i])
         t->survival[i] = survival;
+    t->jacobi[i] = false;
     return i;
+}
+
+int spec_tree_add_jacobi(struct spec_tree *t, int parent, int32_t token, float value)
+{
+    int i = spec_tree_child(t, parent, token);
+    if (i >= 0)
+        t->n_requested++;
+    else if ((i = spec_tree_add(t, parent, token, value, 0)) >= 0)
+        t->jacobi[i] = true;
+    return i;
+}
+
+int spec_tree_n_drafted(const struct spec_tree *t)
+{
+    int n = t->n;
+    for (int i = 0; i < t->n; i++)
+        n -= t->jacobi[i];
+    return n;
 }
 
 /* After more than SPEC_NODES calls, whether the tree is full depends on how many draws gave the same token. */
@@ -65,6 +85,8 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
         t->depth[n] = t->depth[i];
         t->source[n] = t->source[i];
         t->survival[n] = t->survival[i];
+        t->asked[n] = t->asked[i];
+        t->jacobi[n] = t->jacobi[i];
         n++;
     }
     for (int i = 0; i < t->n_draw; i++)

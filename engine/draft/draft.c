@@ -26,6 +26,7 @@ static int open_drafter(struct eng_drafting *g, const struct eng_draft_option *o
     (*d)->name = p->name;
     (*d)->copies = p->copies;
     (*d)->only_copies = p->only_copies;
+    (*d)->n_window = eng_draft_window_rows(o);
     return *o->lengths ? eng_lengths_open(g, (*d)->number, o->lengths) : 0;
 }
 
@@ -228,13 +229,13 @@ static void apply_limits(struct eng_drafting *g)
         int n = 0;
         if (!t->n || (l->n_min <= 1 && l->p_min <= 0))
             continue;
-        for (int k = 0; k < t->n; n += keep[k++]) {
+        for (int k = 0; k < t->n; n += keep[k] && !t->jacobi[k], k++) {
             int parent = t->parent[k];
             float before = parent == SPEC_ROOT ? 1 : t->survival[parent];
-            keep[k] = (parent == SPEC_ROOT || keep[parent]) && t->survival[k] >= l->p_min * before;
+            keep[k] = (parent == SPEC_ROOT || keep[parent]) && (t->jacobi[k] || t->survival[k] >= l->p_min * before);
         }
         for (int k = 0; k < t->n && n < l->n_min; k++)
-            keep[k] = false;
+            keep[k] = t->jacobi[k];
         spec_tree_prune(t, keep, false);
     }
 }
@@ -291,6 +292,33 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, uint8_
         eng_draft_break(d, error);
 }
 
+/* Adds the drafters' windows to the trees, as far as drafts have left rows of the pass, and KV is free. Under the other
+ * rules than SPEC_COUPLED the rows that they have left must not depend on drawn tokens, as in ask(): those that they
+ * were given count as used. */
+static void add_windows(struct eng_drafting *g, uint8_t drafters)
+{
+    int left = g->host.n_draft_row;
+    bool counts = g->opt.verify == SPEC_COUPLED;
+    for (int i = 0; i < g->n_due; i++)
+        left -= counts ? g->due[i]->draft->tree.n : g->n_node[i];
+    for (int k = 0; k < g->n_due; k++) {
+        struct eng_seq *s = g->due[k];
+        const struct spec_tree *t = &s->draft->tree;
+        int used = counts ? t->n : g->n_node[k], most = used + kn_min(left / (g->n_due - k), max_nodes(s) - used);
+        for (int i = 0; i < g->n_drafter; i++) {
+            struct eng_drafter *d = g->drafter[i];
+            int before = t->n, n = kn_min(d->n_window, most - used);
+            if (!(drafters & s->draft->usable & 1 << i) || n <= 0 || d->broken)
+                continue;
+            if (eng_kv_reserve(g->host.kv, &s->path, s->n_kv + s->n_row + used + n))
+                n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row - used);
+            d->kind->window(d, s, n);
+            used += t->n - before;
+            left -= t->n - before;
+        }
+    }
+}
+
 /* Asks the given drafters, as bits, which draft into one tree. */
 static void draft(struct eng_drafting *g, uint8_t drafters, int depth)
 {
@@ -301,6 +329,7 @@ static void draft(struct eng_drafting *g, uint8_t drafters, int depth)
     for (int i = 0; i < g->n_drafter; i++)
         if (drafters >> i & 1)
             ask(g, g->drafter[i], depth, drafters);
+    add_windows(g, drafters);
 }
 
 /* Sequences without a chain get drafts from the drafters without cost. */
@@ -510,7 +539,7 @@ void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted)
 void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,
                       bool ended)
 {
-    g->counts.n_draft += s->tree->n > 0;
+    g->counts.n_draft += spec_tree_n_drafted(s->tree) > 0;
     for (int i = 0; i < n_accepted; i++)
         g->counts.n_accepted[i]++;
     if (ended)

@@ -12,7 +12,7 @@
  *     option.c         --draft, and the table of the kinds of drafters
  *     draft.c          one pass: asks the drafters, gives each sequence its nodes, reports to the controller
  *     arms.c           the plans that the controller chooses among, and reports about them
- *     text_drafter     n-grams, suffixes, the oracle of bench
+ *     text_drafter     n-grams, suffixes, lookahead decoding, the oracle of bench
  *     model_drafter    a smaller model
  *     other_vocabulary a smaller model with another vocabulary
  *     head_drafter     an EAGLE head, or the target's own MTP layer
@@ -56,8 +56,9 @@ struct eng_seq {
     const int32_t *reference; /* [n_reference] a text that the answer may repeat; the caller's; NULL: none */
     int n_reference;
     struct eng_draft_limits limits;
-    const struct spec_tree *tree; /* its draft for the pass under way; NULL without a seat */
-    struct eng_draft_seat *draft; /* private to draft/; NULL without a seat */
+    const struct spec_tree *tree;  /* its draft for the pass under way; NULL without a seat */
+    int32_t said[ENG_DRAFT_NODES]; /* the target's token after each node of which tree->asked is set; -1: not known */
+    struct eng_draft_seat *draft;  /* private to draft/; NULL without a seat */
 };
 
 /* The pass under way computes the sequence's last token, so the next token is sampled at the end of this pass. */

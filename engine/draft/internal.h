@@ -46,6 +46,9 @@ struct eng_drafter_kind {
     /* Adds at most n_node[i] nodes, at most `depth` deep, to the tree of s[i]; KV slots for as many are reserved.
      * Returns 0 or an error. */
     int (*draft)(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n, int depth);
+    /* Of a drafter with n_window: adds rows of its own to the tree of s, at most n_node nodes, beside all drafts: it learns
+     * from the target's tokens after them. */
+    void (*window)(struct eng_drafter *d, struct eng_seq *s, int n_node);
     /* Adds up to n_more[i] tokens to the chain of s[i]. Each pass of the drafter adds one token to every chain. At
      * least one pass runs; after it, *stop ends the work. *n_pass: passes run. The target's pass runs meanwhile, so
      * only the chains, the drafter's own memory and the tokens behind the sequences may be written. NULL: the
@@ -70,6 +73,7 @@ struct eng_drafter {
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
     bool copies, only_copies;      /* as in struct eng_draft_properties */
+    int n_window;                  /* rows of its own that it adds to a pass for a sequence, at most; 0: none */
     bool broken;                   /* it failed once, and is not asked again */
     int n_text;                    /* tokens of sequences that it prefilled for its last draft */
 };

@@ -18,7 +18,8 @@ enum eng_draft_kind { /* in the order of the table in option.c */
                       ENG_DRAFT_MTP,
                       ENG_DRAFT_ORACLE,
                       ENG_DRAFT_PREDICTION,
-                      ENG_DRAFT_RESIDENT
+                      ENG_DRAFT_RESIDENT,
+                      ENG_DRAFT_LOOKAHEAD
 };
 enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC }; /* the shape of a network's draft */
 
@@ -30,7 +31,8 @@ struct eng_draft_option {
     char lengths[256]; /* network that predicts the accepted length of drafts; empty: none */
     double right;      /* oracle: the probability of the right token */
     enum eng_tree tree;
-    bool shared; /* suffix: drafts may use the tokens of ended sessions with the same salt */
+    int n_column, n_gram; /* lookahead: columns of the window, tokens of an n-gram; else 0 */
+    bool shared;          /* suffix: drafts may use the tokens of ended sessions with the same salt */
 };
 
 /* Limits of the drafts of one request; all zero: no limits. */
@@ -57,10 +59,12 @@ struct eng_draft_properties {
     bool is_oracle;       /* bench only: it is given the tokens to come */
     bool copies;          /* it drafts from the reference text of a request, if there is one */
     bool only_copies;     /* and from nothing else */
+    bool has_window;      /* it adds rows of its own to passes */
     enum eng_tree default_tree;
 };
 const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind);
 const char *eng_tree_name(enum eng_tree tree);
+int eng_draft_window_rows(const struct eng_draft_option *o); /* rows of its own of one sequence in a pass; 0: none */
 
 /* The name by which a fit file knows a drafter: its kind, its file without the folder, its tree; empty for a drafter
  * without a network, since its drafts take no time worth measuring. */

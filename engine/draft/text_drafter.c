@@ -1,5 +1,5 @@
-/* engine/draft/text_drafter.c - drafters without a network: n-grams, suffixes, reference texts and the oracle. spec_drafter does the
- * work; this file gives it sessions, by the number of their seat, and documents. */
+/* engine/draft/text_drafter.c - drafters without a network: n-grams, suffixes, lookahead decoding, reference texts and the
+ * oracle. spec_drafter does the work; this file gives it sessions, by the number of their seat, and documents. */
 #include "engine/base/base.h"
 #include "engine/draft/internal.h"
 
@@ -53,8 +53,16 @@ static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
+    struct draft_text *d = (struct draft_text *)base;
     (void)v, (void)n_new, (void)n_accepted;
-    add_new_tokens((struct draft_text *)base, s);
+    if (base->n_window)
+        spec_drafter_learn_window(d->drafter, s->number, s->tree, s->said);
+    add_new_tokens(d, s);
+}
+
+static void window(struct eng_drafter *base, struct eng_seq *s, int n_node)
+{
+    spec_draft_window(((struct draft_text *)base)->drafter, s->number, n_node, &s->draft->tree);
 }
 
 static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
@@ -92,6 +100,7 @@ static const struct eng_drafter_kind text_kind = { .name = "text",
                                                    .leave = leave,
                                                    .commit = commit,
                                                    .draft = draft,
+                                                   .window = window,
                                                    .close = close_text,
                                                    .need = need };
 
@@ -128,7 +137,8 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const 
     static const enum spec_drafter_kind kinds[] = { [ENG_DRAFT_NGRAM] = SPEC_DRAFT_NGRAM,
                                                     [ENG_DRAFT_SUFFIX] = SPEC_DRAFT_SUFFIX,
                                                     [ENG_DRAFT_ORACLE] = SPEC_DRAFT_ORACLE,
-                                                    [ENG_DRAFT_PREDICTION] = SPEC_DRAFT_COPY };
+                                                    [ENG_DRAFT_PREDICTION] = SPEC_DRAFT_COPY,
+                                                    [ENG_DRAFT_LOOKAHEAD] = SPEC_DRAFT_LOOKAHEAD };
     struct eng_ids ids = { 0 };
     struct draft_text *d = kn_calloc(1, sizeof *d);
     int error = d ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
@@ -141,6 +151,8 @@ int eng_draft_text_open(struct eng_drafter **out, struct eng_drafting *g, const 
                                                 .n_own = kn_min(g->host.n_ctx, MAX_SESSION_TOKENS),
                                                 .n_shared = w->shared ? MAX_SHARED_TOKENS : 0,
                                                 .n_learn = (int)ids.n,
+                                                .n_column = w->n_column,
+                                                .n_gram = w->n_gram,
                                                 .right = w->right,
                                                 .seed = 1 };
         error = ids.n ? check_room(g, w->file, spec_drafter_bytes(&d->opt)) : 0;

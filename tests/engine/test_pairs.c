@@ -29,10 +29,10 @@
 
 enum factor { DRAFTER, GAMMA, AT_ONCE, THREADS, HOT, AS_THEY_COME, CRAMPED, ALIKE, FEW_EXPERTS, N_FACTOR };
 
-#define MOST_LEVEL 10
-#define PRODUCT    (10 * 10 * 7 * 3 << 5)
+#define MOST_LEVEL 11
+#define PRODUCT    (11 * 10 * 7 * 3 << 5)
 #define STRIDE     37813 /* coprime to PRODUCT: the walk visits each row once */
-static const int n_level[N_FACTOR] = { 10, 10, 7, 3, 2, 2, 2, 2, 2 };
+static const int n_level[N_FACTOR] = { 11, 10, 7, 3, 2, 2, 2, 2, 2 };
 
 static char document[64], from_document[96], head[64], from_head[96]; /* head: a folder of an EAGLE-3 head */
 static const char *const drafter[][2] = { { "ngram" },
@@ -44,7 +44,8 @@ static const char *const drafter[][2] = { { "ngram" },
                                           { EAGLE },
                                           { EAGLE ",tree=static" },
                                           { EAGLE ",tree=chain" },
-                                          { from_head } };
+                                          { from_head },
+                                          { "lookahead,window=5,ngram=4" } };
 static const int at_once[] = { 1, 2, 3, 5, 8, 16, 32 };
 
 /* Levels of gamma: 0, 1 to 8, auto. */

@@ -53,8 +53,8 @@ static void drafts_change_nothing(void **state)
 static void texts_draft(void **state)
 {
     (void)state;
-    static const char *const draft[] = { "ngram", "suffix,shared", "oracle:0.8" };
-    for (int i = 0; i < 3; i++) {
+    static const char *const draft[] = { "ngram", "suffix,shared", "oracle:0.8", "lookahead" };
+    for (int i = 0; i < 4; i++) {
         struct eng_options o = {
             .n_parallel = 4, .n_chunk = 100, .n_thread = 2, .n_draft = 1, .gamma = i ? 6 : ENG_GAMMA_AUTO
         };

@@ -870,6 +870,10 @@ static void one_budget_for_all(void **state)
     for (int i = 0; i < 4; i++)
         for (int j = 1; j < 4; j++)
             assert_true(!cut[i].keep[j] || cut[i].keep[j - 1]);
+    int poor = spec_tree_add_jacobi(&tree[3], SPEC_ROOT, 8, 0.2f); /* rows of a window count as much as they give */
+    int good = spec_tree_add_jacobi(&tree[3], SPEC_ROOT, 9, 0.9f);
+    spec_control_cut(c, cut, 4, 0);
+    assert_true(cut[3].keep[good] && !cut[3].keep[poor]);
     spec_control_close(c);
 }
 

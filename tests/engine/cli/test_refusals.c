@@ -227,6 +227,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "plan -m m.gguf --parallel 0", "from 1 to 4096" },
         { "plan -m m.gguf --disk-rate x", "a size such as" },
         { "simulate dsi --acceptance 2", "from 0 to 1" },
+        { "run -m m.gguf -p a --draft lookahead,window=16,ngram=8", "adds 111 rows" },
         { "simulate dsi --draft-prefill-ms -1", "draft-prefill-ms" },
         { "simulate dsi --lookahead 5-2", "--lookahead" },
         { "serve -m m.gguf --port 65536", "from 0 to 65535" },

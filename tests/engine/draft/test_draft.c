@@ -168,6 +168,8 @@ static void texts_draft(void **state)
     run_real("ngram", 4, 0, 0);
     run_real("suffix", 6, 9, 0);
     run_real("suffix,shared", 6, 9, 0);
+    run_real("lookahead", 4, 9, 0);
+    run_real("lookahead,window=7,ngram=5", 2, 0, 0);
     run_real("oracle:1", 4, 0, 200);
     run_real("oracle:0.5", 4, 9, 50);
     run_real("oracle:0", 4, 9, 0);
@@ -199,6 +201,57 @@ static void a_text_is_shared_to_its_end(void **state)
         assert_memory_equal(s->seq.tree->token, token + r.n_token, 2 * sizeof *token);
         eng_session_close(s);
     }
+    close_engine(e);
+}
+
+/* The rows of a lookahead window are rows of the text wherever its guesses are right: the target's token after them is
+ * the text's next one, with the noise of its position. */
+static void a_window_sees_the_text_to_come(void **state)
+{
+    (void)state;
+    enum { N_PROMPT = 8, N_SAID = 100, MOST = 6 };
+    struct {
+        int at, n;
+        int32_t path[MOST], said;
+    } row[4 * N_SAID]; /* behind text[at]: the tokens of its path, and the target's token after them */
+    int32_t text[N_PROMPT + N_SAID];
+    int n_row = 0, n_right = 0, n_text = N_PROMPT;
+    struct eng_options o = { .n_parallel = 1, .n_chunk = 100, .gamma = 2, .n_draft = 1 };
+    struct eng_session *s;
+    assert_int_equal(eng_draft_parse(&o.draft[0], "lookahead,window=4,ngram=4"), 0);
+    struct eng_engine *e = open_engine_with(o, 0);
+    for (int i = 0; i < N_PROMPT; i++)
+        text[i] = (int32_t)(kn_mix((uint64_t)i) % 250);
+    struct eng_request r = request(text, N_PROMPT, N_SAID, 5);
+    assert_int_equal(eng_session_open(&s, e), 0);
+    assert_int_equal(eng_session_start(s, &r), 0);
+    while (eng_session_runs(s)) {
+        int at = n_text - 1;
+        for (int i = 0, got = eng_step(e, event); i < got; i++)
+            text[n_text++] = event[i].token;
+        const struct spec_tree *t = s->seq.tree;
+        for (int i = 0; t && i < t->n; i++) {
+            if (!t->asked[i])
+                continue;
+            assert_true(n_row < 4 * N_SAID && t->depth[i] <= MOST);
+            row[n_row].at = at;
+            row[n_row].n = t->depth[i];
+            row[n_row].said = s->seq.said[i];
+            for (int k = i; k != SPEC_ROOT; k = t->parent[k])
+                row[n_row].path[t->depth[k] - 1] = t->token[k];
+            n_row++;
+        }
+    }
+    for (int i = 0; i < n_row; i++) {
+        int next = row[i].at + 1;
+        if (next + row[i].n >= n_text || memcmp(row[i].path, text + next, (size_t)row[i].n * sizeof *text) != 0)
+            continue;
+        assert_int_equal(row[i].said, text[next + row[i].n]);
+        n_right++;
+    }
+    if (n_row < N_SAID || n_right < 5)
+        fail_msg("%d rows, %d of them of the text", n_row, n_right);
+    eng_session_close(s);
     close_engine(e);
 }
 
@@ -433,11 +486,40 @@ static void wishes_are_read_or_refused(void **state)
     assert_true(w.kind == ENG_DRAFT_SUFFIX && w.shared && !strcmp(w.file, "words.txt"));
     assert_int_equal(eng_draft_parse(&w, "suffix,shared"), 0);
     assert_true(w.shared && !*w.file);
+    assert_int_equal(eng_draft_parse(&w, "lookahead"), 0);
+    assert_int_equal(eng_draft_window_rows(&w), w.n_column - 1 + w.n_column * (w.n_gram - 2));
+    assert_int_equal(eng_draft_parse(&w, "lookahead,ngram=5,window=12"), 0);
+    assert_true(w.kind == ENG_DRAFT_LOOKAHEAD && w.n_column == 12 && w.n_gram == 5);
+    assert_int_equal(eng_draft_window_rows(&w), 11 + 12 * 3);
     assert_int_equal(eng_draft_parse(&w, "none"), 0);
-    static const char *const bad[] = {
-        "",          "mod",      "models:x", "model",  "model:",       "oracle",   "oracle:", "oracle:2",
-        "oracle:-1", "oracle:x", "ngram:3",  "none:1", "ngram,shared", "suffix,x", "suffix,", "suffix:a,shared,b"
-    };
+    assert_int_equal(eng_draft_window_rows(&w), 0);
+    static const char *const bad[] = { "",
+                                       "mod",
+                                       "models:x",
+                                       "model",
+                                       "model:",
+                                       "oracle",
+                                       "oracle:",
+                                       "oracle:2",
+                                       "oracle:-1",
+                                       "oracle:x",
+                                       "ngram:3",
+                                       "none:1",
+                                       "ngram,shared",
+                                       "suffix,x",
+                                       "suffix,",
+                                       "suffix:a,shared,b",
+                                       "lookahead:4",
+                                       "lookahead,window=0",
+                                       "lookahead,window=17",
+                                       "lookahead,ngram=2",
+                                       "lookahead,ngram=9",
+                                       "lookahead,window=",
+                                       "lookahead,window=4x",
+                                       "lookahead,window=0004",
+                                       "lookahead,window=16,ngram=8",
+                                       "lookahead,shared",
+                                       "ngram,window=4" };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
@@ -466,6 +548,7 @@ int main(void)
         cmocka_unit_test(guesses_are_no_texts),
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(a_text_is_shared_to_its_end),
+        cmocka_unit_test(a_window_sees_the_text_to_come),
         cmocka_unit_test(a_document_is_known_as_it_is),
         cmocka_unit_test(a_document_of_what_is_said_saves_passes),
         cmocka_unit_test(an_empty_document_says_nothing),
