@@ -94,7 +94,7 @@ SRC_moe   = $(call rooms,moe)
 MAY_moe       = kernels offload
 MAY_moe/files = kernels offload
 SRC_moe/files  = tensor_types strings lacking header_tables file_bytes file_values gguf safetensors hf_fields hf_families hf_config hf_window_heads hf_draft_head hf_quantisation \
-                  hf_packed hf_tensor_names hf_convert \
+                  hf_packed hf_medusa hf_tensor_names hf_convert \
                  hf_pretokenizer hf_tiktoken hf_vocab hf_folder file
 MAY_moe/model = kernels offload moe/files
 SRC_moe/model  = family_table families rotation bind load latent_weights model
@@ -122,7 +122,7 @@ SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate link_rate product_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
-SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter other_vocabulary head_drafter prefetch \
+SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter other_vocabulary head_drafter medusa medusa_drafter prefetch \
                            beside overlap prompts fit cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft

@@ -249,7 +249,7 @@ static const struct eng_option options[] = {
       "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..], resident" },
     { "draft", "", COMMON, DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "drafter: none, ngram, suffix[:FILE][,shared], lookahead[,window=N,ngram=N] (n-grams that the model makes beside "
-      "the drafts), model:FILE, eagle:FILE, mtp (the model's own MTP layer), "
+      "the drafts), model:FILE, eagle:FILE, medusa:FOLDER, mtp (the model's own MTP layer), "
       "resident (the model by its experts in memory) or prediction (the request's; default of serve and batch); "
       "networks take ,tree=chain|static|dynamic and ,lengths=FILE; bench: oracle:P; repeatable" },
     { "gamma", "--draft-max", DRAFTING, DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,

@@ -17,6 +17,7 @@ static int open_drafter(struct eng_drafting *g, const struct eng_draft_option *o
     const struct eng_draft_properties *p = eng_draft_properties(o->kind);
     struct eng_drafter **d = &g->drafter[g->n_drafter];
     int error = p->is_target    ? eng_draft_resident_open(d, g)
+                : p->is_medusa  ? eng_draft_medusa_open(d, g, o)
                 : p->is_head    ? eng_draft_head_open(d, g, o)
                 : p->is_network ? eng_draft_model_open(d, g, o)
                                 : eng_draft_text_open(d, g, o);

@@ -16,6 +16,7 @@
  *     model_drafter    a smaller model
  *     other_vocabulary a smaller model with another vocabulary
  *     head_drafter     an EAGLE head, or the target's own MTP layer
+ *     medusa_drafter   Medusa heads; medusa.c computes them
  *     tree.c           chains and trees of a network, one level per pass, all sequences together
  *     prompts.c        networks read prompts, beside passes and before drafts
  *     text_rows.c      which tokens of a sequence a network has computed

@@ -91,6 +91,7 @@ void eng_draft_check_length(const struct moe_model *m, const struct eng_drafting
 struct eng_extra eng_whole_network_extra(const struct moe_model *m, const struct moe_context_options *one);
 const int32_t *eng_draft_other_text(const struct eng_drafter *d, int seat, int *n); /* the tokens that it has read */
 int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
+int eng_draft_medusa_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 /* The target itself drafts, by its experts in memory. */
 int eng_draft_resident_open(struct eng_drafter **out, struct eng_drafting *g);
 bool eng_draft_is_resident(const struct eng_drafter *d);

@@ -22,6 +22,12 @@ static const struct eng_draft_properties kinds[] = {
     [ENG_DRAFT_ORACLE] = { .name = "oracle", .is_oracle = true },
     [ENG_DRAFT_PREDICTION] = { .name = "prediction", .copies = true, .only_copies = true },
     [ENG_DRAFT_RESIDENT] = { .name = "resident", .is_network = true, .is_target = true },
+    [ENG_DRAFT_MEDUSA] = { .name = "medusa",
+                           .takes_file = true,
+                           .is_network = true,
+                           .is_head = true,
+                           .is_medusa = true,
+                           .default_tree = ENG_TREE_DYNAMIC },
     [ENG_DRAFT_LOOKAHEAD] = { .name = "lookahead", .copies = true, .has_window = true },
 };
 static const char *const tree_name[] = { "chain", "static", "dynamic" };
@@ -132,7 +138,7 @@ int eng_draft_parse(struct eng_draft_option *out, const char *text)
     if (kind == N_KIND)
         return kn_fail(KN_EINVAL,
                        "--draft: '%.*s' is not a kind of drafter; these are: none, ngram, suffix, "
-                       "lookahead, model:FILE, eagle:FILE, mtp, resident, prediction, oracle:P",
+                       "lookahead, model:FILE, eagle:FILE, medusa:FOLDER, mtp, resident, prediction, oracle:P",
                        (int)n, text);
     w.kind = (enum eng_draft_kind)kind;
     w.tree = kinds[kind].default_tree;

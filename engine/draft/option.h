@@ -19,7 +19,8 @@ enum eng_draft_kind { /* in the order of the table in option.c */
                       ENG_DRAFT_ORACLE,
                       ENG_DRAFT_PREDICTION,
                       ENG_DRAFT_RESIDENT,
-                      ENG_DRAFT_LOOKAHEAD
+                      ENG_DRAFT_LOOKAHEAD,
+                      ENG_DRAFT_MEDUSA
 };
 enum eng_tree { ENG_TREE_CHAIN, ENG_TREE_STATIC, ENG_TREE_DYNAMIC }; /* the shape of a network's draft */
 
@@ -61,6 +62,7 @@ struct eng_draft_properties {
     bool only_copies;     /* and from nothing else */
     bool has_window;      /* it adds rows of its own to passes */
     enum eng_tree default_tree;
+    bool is_medusa; /* it is several heads, each of which predicts one token from a feature */
 };
 const struct eng_draft_properties *eng_draft_properties(enum eng_draft_kind kind);
 const char *eng_tree_name(enum eng_tree tree);

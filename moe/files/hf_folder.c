@@ -302,6 +302,14 @@ static int open_all_weights(struct moe_folder *d)
 
 /* ---- the folder ------------------------------------------------------------------------------- */
 
+static int read_medusa(struct moe_folder *d)
+{
+    int err = moe_hf_medusa_check(d);
+    if (!err)
+        err = open_weights(d, MOE_HF_MEDUSA);
+    return err ? err : moe_hf_medusa(d);
+}
+
 static int read_folder(struct moe_folder *d)
 {
     int err = moe_folder_json(d, "config.json", CONFIG_MOST, &d->config);
@@ -310,6 +318,8 @@ static int read_folder(struct moe_folder *d)
                       "%s: there is no config.json in this folder: name a .gguf file, or a folder with "
                       "config.json, tokenizer.json and .safetensors files",
                       d->f->name);
+    if (!err && moe_hf_is_medusa(d))
+        return read_medusa(d);
     if (!err)
         err = moe_hf_config(d);
     if (!err)

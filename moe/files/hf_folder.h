@@ -12,6 +12,7 @@
  *     hf_convert.c       a stored tensor, or a part of it, to a GGUF tensor
  *     hf_quantisation.c  which kinds of quantised tensors config.json announces
  *     hf_packed.c        quantised tensors with codes and scales in separate tensors
+ *     hf_medusa.c        a folder of Medusa heads
  *     hf_vocab.c         tokenizer.json and related files to tokenizer.* metadata
  *     hf_pretokenizer.c  the pre-tokeniser of tokenizer.json to its GGUF name
  *     hf_tiktoken.c      tiktoken.model to the content of a tokenizer.json
@@ -141,6 +142,13 @@ const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char 
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more);
 int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, int code, const char *what);
+/* hf_medusa.c: whether config.json is that of Medusa heads; before the weights are opened, refuses a folder with heads in
+ * a .pt file; and the folder's metadata and tensors. */
+#define MOE_HF_MEDUSA "medusa_lm_head.safetensors"
+bool moe_hf_is_medusa(const struct moe_folder *d);
+int moe_hf_medusa_check(const struct moe_folder *d);
+int moe_hf_medusa(struct moe_folder *d);
+
 struct moe_tensor moe_as_stored(const struct moe_stored *t); /* dimensions in GGUF order */
 
 static inline bool moe_string_ends(struct moe_string s, const char *with)

@@ -519,7 +519,9 @@ static void wishes_are_read_or_refused(void **state)
                                        "lookahead,window=0004",
                                        "lookahead,window=16,ngram=8",
                                        "lookahead,shared",
-                                       "ngram,window=4" };
+                                       "ngram,window=4",
+                                       "medusa",
+                                       "medusa:x,tree=wide" };
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
