@@ -117,9 +117,9 @@ struct task {
 
 struct spec_sim_pool {
     struct spec_dsi *machine;
-    struct task *task; /* [n_worker] end_ns NEVER: idle */
-    int32_t *tokens;   /* [max_lookahead + 1] */
-    bool *has_prompt;  /* [n_worker] it has had a task */
+    struct task *task;  /* [n_worker] end_ns NEVER: idle */
+    int32_t *tokens;    /* [max_lookahead + 1] */
+    int64_t *prompt_ns; /* [n_worker] when its prompt is ready; NEVER: it has had no task */
     int n_worker, max_lookahead;
     double contention, slower; /* slower: present factor of pass times */
 };
@@ -136,8 +136,8 @@ int spec_sim_pool_open(struct spec_sim_pool **out, int n_target, int max_tok, in
     p->slower = 1;
     p->task = kn_calloc((size_t)p->n_worker, sizeof *p->task);
     p->tokens = kn_calloc((size_t)max_lookahead + 1, sizeof *p->tokens);
-    p->has_prompt = kn_calloc((size_t)p->n_worker, sizeof *p->has_prompt);
-    if (!p->task || !p->tokens || !p->has_prompt)
+    p->prompt_ns = kn_calloc((size_t)p->n_worker, sizeof *p->prompt_ns);
+    if (!p->task || !p->tokens || !p->prompt_ns)
         goto fail;
     for (int i = 0; i < n_target; i++)
         role[i] = SPEC_DSI_TARGET;
@@ -164,7 +164,7 @@ void spec_sim_pool_close(struct spec_sim_pool *p)
     spec_dsi_close(p->machine);
     kn_free(p->task);
     kn_free(p->tokens);
-    kn_free(p->has_prompt);
+    kn_free(p->prompt_ns);
     kn_free(p);
 }
 
@@ -185,7 +185,8 @@ static void contend(struct spec_sim_pool *p, int64_t now)
     p->slower = slower;
 }
 
-/* A cancellation takes no time.  A cancelled draft counts the steps begun until then. */
+/* A cancellation takes no time, and does not end the reading of the prompt.  A cancelled draft counts the steps begun
+ * until then. */
 static void cancel(struct spec_sim_pool *p, int w, int64_t now, int64_t draft_ns, struct spec_sim_cost *cost)
 {
     struct task *t = &p->task[w];
@@ -201,12 +202,13 @@ static void start(struct spec_sim_pool *p, const struct spec_dsi_action *a, int6
                   const struct spec_sim_times *times)
 {
     bool drafts = a->kind == SPEC_DSI_DRAFT;
-    int64_t prefill = drafts ? times->draft_prefill_ns : times->target_prefill_ns;
-    int64_t begin = now + (p->has_prompt[a->worker] ? 0 : prefill);
+    int64_t *prompt_ns = &p->prompt_ns[a->worker];
+    if (*prompt_ns == NEVER)
+        *prompt_ns = now + (drafts ? times->draft_prefill_ns : times->target_prefill_ns);
+    int64_t begin = *prompt_ns > now ? *prompt_ns : now;
     int64_t ns = drafts ? a->n * times->draft_ns : (int64_t)((double)times->target_ns * p->slower);
     struct task *t = &p->task[a->worker];
     *t = (struct task){ .action = *a, .begin_ns = begin, .end_ns = begin + ns, .wrong_ns = NEVER };
-    p->has_prompt[a->worker] = true;
     if (drafts && wrong[a->at] < a->at + a->n - 1) {
         t->n_wrong = wrong[a->at] - a->at + 1;
         t->wrong_ns = begin + t->n_wrong * times->draft_ns;
@@ -264,7 +266,7 @@ struct spec_sim_cost spec_event_dsi(struct spec_sim_pool *p, const struct spec_s
     kn_assert(lookahead > 0 && lookahead <= p->max_lookahead);
     for (int w = 0; w < p->n_worker; w++) {
         p->task[w].end_ns = p->task[w].wrong_ns = NEVER;
-        p->has_prompt[w] = false;
+        p->prompt_ns[w] = NEVER;
     }
     spec_dsi_begin(p->machine, d->n_tok, lookahead);
     for (;;) {

@@ -27,15 +27,15 @@ int spec_sim_draws_open(struct spec_sim_draws *d, int n_tok, int n_repeat, int m
 void spec_sim_draws_close(struct spec_sim_draws *d);
 void spec_sim_draws_fill(struct spec_sim_draws *d, uint64_t seed, double acceptance);
 
-/* Times of one pass of the target, and of one token of the drafter.  prefill: added to the first task of each worker,
- * which reads the prompt. */
+/* Times of one pass of the target, and of one token of the drafter.  prefill: each worker reads the prompt from its first
+ * task on, also if this is cancelled, and computes no task before. */
 struct spec_sim_times {
     int64_t target_ns, draft_ns;
     int64_t target_prefill_ns, draft_prefill_ns;
 };
 
-/* Target passes and drafter steps begun, and the times until the first and the last token.  DSI runs passes and steps at the same time
- * and cancels some, so its ns is not passes * target_ns + steps * draft_ns. */
+/* Target passes and drafter steps begun, and the times until the first and the last token.  DSI runs passes and steps at
+ * the same time and cancels some, so its ns is not passes * target_ns + steps * draft_ns. */
 struct spec_sim_cost {
     int64_t passes, steps, first_ns, ns;
 };

@@ -233,14 +233,20 @@ static struct match compare(struct column *c, enum method m, enum choice choice,
 
 static const double ms = 1e-6;
 
-/* The first columns of a line, up to bound_ms.  The formulas of the paper know no prefill. */
-static void print_setting(const struct plan *p, int lookahead, struct spec_sim_times t, float acceptance)
+/* The first columns of a line, up to si_offline_ms.  The formulas of the paper know no prefill: with one, their columns
+ * are empty. */
+static void print_setting(const struct plan *p, int lookahead, struct spec_sim_times t, float acceptance,
+                          double si_offline_ns)
 {
-    printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,%.4f,", (double)t.target_ns * ms, (double)t.draft_ns * ms,
-           (double)acceptance, p->n_target, p->contention, p->n_tok, lookahead,
+    printf("%g,%g,%g,%d,%g,%d,%d,%lld,%.4f,", (double)t.target_ns * ms, (double)t.draft_ns * ms, (double)acceptance,
+           p->n_target, p->contention, p->n_tok, lookahead,
            (long long)spec_dsi_servers(t.target_ns, t.draft_ns, lookahead),
-           (p->n_tok * (double)t.target_ns + (double)t.target_prefill_ns) * ms,
-           spec_dsi_bound(p->n_tok, acceptance, (double)t.target_ns, (double)t.draft_ns) * ms);
+           (p->n_tok * (double)t.target_ns + (double)t.target_prefill_ns) * ms);
+    if (t.target_prefill_ns + t.draft_prefill_ns)
+        printf(",,");
+    else
+        printf("%.4f,%.4f,", spec_dsi_bound(p->n_tok, acceptance, (double)t.target_ns, (double)t.draft_ns) * ms,
+               si_offline_ns * ms);
 }
 
 static int run_setting(const struct eng_config *config)
@@ -264,14 +270,13 @@ static int run_setting(const struct eng_config *config)
     for (int i = 0; e >= 0 && i < plan.lookaheads.n; i++) {
         int k = plan.lookaheads.k[i];
         struct dsi_mean dsi = mean_dsi(c, EVENT, k, t);
-        char offline[32] = ""; /* the formulas have no queue for targets */
-        if (allowed(&plan, k, t))
+        char offline[32] = ""; /* the formulas have no queue for targets, and no prefill */
+        if (allowed(&plan, k, t) && !read_ns)
             snprintf(offline, sizeof offline, "%.4f", mean_dsi(c, OFFLINE, k, t).ns * ms);
-        print_setting(&plan, k, t, config->acceptance);
-        printf("%.4f,%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f,%.4f,%.4f,%.4f\n", si_ns(c->si[OFFLINE][i], t) * ms, offline,
-               (si_ns(c->si[EVENT][i], t) + read_ns) * ms, c->si[EVENT][i].passes, c->si[EVENT][i].steps, dsi.ns * ms,
-               dsi.passes, dsi.steps, (double)(t.target_ns + t.target_prefill_ns) * ms, si_first_ns(&plan, k, t) * ms,
-               dsi.first_ns * ms);
+        print_setting(&plan, k, t, config->acceptance, si_ns(c->si[OFFLINE][i], t));
+        printf("%s,%.4f,%.3f,%.3f,%.4f,%.3f,%.3f,%.4f,%.4f,%.4f\n", offline, (si_ns(c->si[EVENT][i], t) + read_ns) * ms,
+               c->si[EVENT][i].passes, c->si[EVENT][i].steps, dsi.ns * ms, dsi.passes, dsi.steps,
+               (double)(t.target_ns + t.target_prefill_ns) * ms, si_first_ns(&plan, k, t) * ms, dsi.first_ns * ms);
     }
     column_close(c);
     return e;
@@ -422,6 +427,9 @@ int eng_simulate_dsi(const struct eng_config *config)
         return kn_fail(KN_EINVAL, "--method takes event or offline, not '%s'", config->method);
     if (!config->preset)
         return run_setting(config);
+    if (config->target_prefill_ms > 0 || config->draft_prefill_ms > 0)
+        return kn_fail(KN_EINVAL, "--target-prefill-ms and --draft-prefill-ms do not go with --preset: the published "
+                                  "settings know no time to read the prompt");
     if (!strcmp(config->preset, "table"))
         return run_table(config);
     if (!strcmp(config->preset, "grid"))

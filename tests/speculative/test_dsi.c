@@ -525,6 +525,26 @@ static void prompts_are_read_once(void **state)
     spec_sim_draws_close(&d);
 }
 
+/* Target 100, drafter 10. The drafter reads the prompt until 1000, and its tasks before that are cancelled, one after
+ * the other, since the output goes on. The passes give tokens 0 to 9 until 1000; then it drafts. A drafter that reads
+ * longer than the output takes is of no use. */
+static void a_cancelled_draft_reads_on(void **state)
+{
+    (void)state;
+    struct spec_sim_draws d;
+    struct spec_sim_pool *p;
+    assert_int_equal(spec_sim_draws_open(&d, 20, 1, 2), 0);
+    assert_int_equal(spec_sim_pool_open(&p, 7, 20, 2), 0);
+    spec_sim_draws_fill(&d, 0, 1);
+    struct spec_sim_cost soon = spec_event_dsi(p, &d, 0, 2, &(struct spec_sim_times){ 100, 10, 0, 1000 });
+    struct spec_sim_cost late = spec_event_dsi(p, &d, 0, 2, &(struct spec_sim_times){ 100, 10, 0, 5000 });
+    assert_in_range(soon.ns, 1100, 1300);
+    assert_int_equal(late.ns, 20 * 100);
+    assert_int_equal(late.steps, 0);
+    spec_sim_pool_close(p);
+    spec_sim_draws_close(&d);
+}
+
 /* Three passes that share one memory bandwidth take the time of three passes, however they overlap: begun at 0, 10
  * and 20 they end at 275, 295 and 300. */
 static void targets_contend(void **state)
@@ -740,14 +760,23 @@ static void unheard(enum kn_level level, const char *line)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(equals_plain_decoding), cmocka_unit_test(equals_it_when_workers_fail),
-        cmocka_unit_test(stops_and_begins_anew), cmocka_unit_test(lost_targets),
-        cmocka_unit_test(drafters_go_on),        cmocka_unit_test(one_rejection),
-        cmocka_unit_test(a_block_comes_late),    cmocka_unit_test(prompts_are_read_once),
-        cmocka_unit_test(targets_contend),       cmocka_unit_test(never_slower),
-        cmocka_unit_test(within_the_bound),      cmocka_unit_test(equation_1),
-        cmocka_unit_test(measures_as_it_goes),   cmocka_unit_test(published_rows),
-        cmocka_unit_test(bad_options),           cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(equals_plain_decoding),
+        cmocka_unit_test(equals_it_when_workers_fail),
+        cmocka_unit_test(stops_and_begins_anew),
+        cmocka_unit_test(lost_targets),
+        cmocka_unit_test(drafters_go_on),
+        cmocka_unit_test(one_rejection),
+        cmocka_unit_test(a_block_comes_late),
+        cmocka_unit_test(prompts_are_read_once),
+        cmocka_unit_test(a_cancelled_draft_reads_on),
+        cmocka_unit_test(targets_contend),
+        cmocka_unit_test(never_slower),
+        cmocka_unit_test(within_the_bound),
+        cmocka_unit_test(equation_1),
+        cmocka_unit_test(measures_as_it_goes),
+        cmocka_unit_test(published_rows),
+        cmocka_unit_test(bad_options),
+        cmocka_unit_test(out_of_memory),
     };
     kn_log_set(unheard, KN_LOG_ERROR);
     return cmocka_run_group_tests(tests, NULL, NULL);

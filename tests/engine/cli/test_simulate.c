@@ -84,6 +84,7 @@ static void first_tokens(void **state)
     assert_true(value(1, "plain_first_ms") == 120 && value(1, "dsi_first_ms") == 120 && value(1, "si_first_ms") == 138);
     assert_true(value(1, "plain_ms") == plain + 100 && value(1, "si_ms") > si + 109.99 &&
                 value(1, "si_ms") < si + 110.01);
+    assert_true(value(1, "bound_ms") == 0 && value(1, "si_offline_ms") == 0 && value(1, "dsi_offline_ms") == 0);
 }
 
 /* Seven targets that share one memory bandwidth are slower than plain decoding. */
@@ -140,6 +141,8 @@ static void mistakes_are_told(void **state)
         { "", "simulate needs dsi" },
         { "dsy", "use dsi or moesd" },
         { "dsi --preset heat", "table or grid, not 'heat'" },
+        { "dsi --preset table --draft-prefill-ms 5", "do not go with --preset" },
+        { "dsi --preset grid --target-prefill-ms 5", "do not go with --preset" },
         { "dsi --method online", "event or offline, not 'online'" },
         { "dsi --lookahead 0", "not '0'" },
         { "dsi --lookahead 1,", "not '1,'" },
