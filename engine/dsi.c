@@ -172,12 +172,21 @@ static struct moe_context_options context_options(const struct eng_engine *e, st
                                          .team = team };
 }
 
+/* Draft models that get a worker. */
+static int count_drafters(const struct eng_engine *e)
+{
+    int n = 0;
+    while (n < SPEC_DSI_DRAFTERS && eng_draft_chain_model(e->drafting, n))
+        n++;
+    return n;
+}
+
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o)
 {
     struct moe_context_options co = context_options(e, e->assets.team);
     size_t lists = (size_t)e->assets.opt.n_ctx * 4 * sizeof(int32_t);
     size_t bytes = (size_t)o->n_target * (moe_context_bytes(e->assets.model, &co).host + lists);
-    for (int i = 0; eng_draft_chain_model(e->drafting, i); i++)
+    for (int i = count_drafters(e); i-- > 0;)
         bytes += moe_context_bytes(eng_draft_chain_model(e->drafting, i), &co).host + lists;
     return bytes;
 }
@@ -223,9 +232,7 @@ static int open_machine(struct eng_dsi *d)
 
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o)
 {
-    int n_drafter = 0;
-    while (n_drafter < SPEC_DSI_DRAFTERS && eng_draft_chain_model(e->drafting, n_drafter))
-        n_drafter++;
+    int n_drafter = count_drafters(e);
     if (o->n_target < 1 || o->n_target > SPEC_DSI_WORKERS - SPEC_DSI_DRAFTERS || o->lookahead < 0 ||
         o->lookahead > MOST_LOOKAHEAD)
         return kn_fail(KN_EINVAL, "%d targets, a lookahead of %d; 1 to %d and 0 to %d are possible", o->n_target,
@@ -432,6 +439,17 @@ static int hand_out(struct eng_dsi *d, int32_t *token, int most)
     return n;
 }
 
+static int longest_lookahead(const struct eng_dsi *d)
+{
+    int longest = 0;
+    for (int i = 0; i < d->n_drafter; i++) {
+        struct spec_dsi_rates rates;
+        spec_dsi_rates(d->machine, i, &rates);
+        longest = kn_max(longest, rates.lookahead);
+    }
+    return longest;
+}
+
 int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most)
 {
     int n = 0;
@@ -442,9 +460,7 @@ int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most)
         if (!take_messages(d))
             pthread_cond_wait(&d->wake, &d->lock);
     bool stuck = n == 0 && !d->ended;
-    struct spec_dsi_rates rates = { 0 };
-    spec_dsi_rates(d->machine, 0, &rates);
-    d->stats.lookahead = rates.lookahead;
+    d->stats.lookahead = longest_lookahead(d);
     if (d->ended || stuck)
         settle(d);
     d->ended |= stuck;

@@ -26,8 +26,8 @@ struct eng_dsi_options {
 /* Bytes that eng_dsi_open() will allocate, for eng_options.reserved_bytes. e may come from eng_describe(). */
 size_t eng_dsi_bytes(const struct eng_engine *e, const struct eng_dsi_options *o);
 
-/* The engine's drafters that are draft models draft, SPEC_DSI_DRAFTERS at most; without one there are no drafts. Refuses a model
- * with recurrent layers (KN_EUNSUPPORTED). */
+/* The engine's drafters that are draft models draft, SPEC_DSI_DRAFTERS at most; without one there are no drafts. Refuses
+ * a model with recurrent layers (KN_EUNSUPPORTED). */
 int eng_dsi_open(struct eng_dsi **out, struct eng_engine *e, const struct eng_dsi_options *o);
 void eng_dsi_close(struct eng_dsi *d);
 
@@ -41,7 +41,7 @@ int eng_dsi_wait(struct eng_dsi *d, int32_t *token, int most);
 
 struct eng_dsi_stats {
     uint64_t n_verify, n_draft, n_cancelled, n_lost; /* this sequence's tasks: to verify, to draft, cancelled, failed */
-    int lookahead;                                   /* in use now */
+    int lookahead;                                   /* in use now: the longest of its drafters */
 };
 void eng_dsi_stats(const struct eng_dsi *d, struct eng_dsi_stats *out);
 

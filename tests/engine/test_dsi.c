@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "engine/dsi.h"
+#include "speculative/dsi.h"
 #include "tests/engine/same_answers.h"
 
 static char other[96]; /* file of a drafter that is often wrong */
@@ -26,12 +27,14 @@ static struct trouble {
     int most_us, lose_one_in;
     bool lose_all;
     int safe;
+    atomic_int n_task[SPEC_DSI_WORKERS];
 } trouble;
 
 static int meddle(void *arg, int worker)
 {
     struct trouble *t = arg;
     uint64_t x = kn_mix(atomic_fetch_add(&t->n, 1) * KN_GOLDEN + (uint64_t)worker);
+    atomic_fetch_add(&t->n_task[worker], 1);
     if (t->most_us)
         usleep((useconds_t)(x % (uint64_t)t->most_us));
     if (t->lose_all || (t->lose_one_in && worker != t->safe && (x >> 32) % (uint64_t)t->lose_one_in == 0))
@@ -96,8 +99,8 @@ static void the_text_is_that_of_plain_decoding(void **state)
 static void several_draft(void **state)
 {
     (void)state;
-    trouble = (struct trouble){ 0 };
     for (int i = 0; i < 2; i++) {
+        trouble = (struct trouble){ 0 };
         struct eng_options o = { .n_parallel = 1, .n_draft = 2 };
         for (int k = 0; k < 2; k++) {
             snprintf(o.draft[k].file, sizeof o.draft[k].file, "%s", i == k ? path : other);
@@ -107,6 +110,9 @@ static void several_draft(void **state)
         assert_non_null(eng_draft_chain_model(e->drafting, 1));
         assert_null(eng_draft_chain_model(e->drafting, 2));
         run_with(e, 2, 3 * i);
+        for (int worker = 0; worker < 4; worker++) /* two targets, two drafters */
+            assert_true(trouble.n_task[worker] > 0);
+        assert_int_equal(trouble.n_task[4], 0);
     }
 }
 
