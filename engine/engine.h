@@ -175,10 +175,11 @@ const int32_t *eng_session_tokens(const struct eng_session *s, int *n);
 struct eng_stats {
     uint64_t n_pass, n_prompt_token, n_token;
     uint64_t pass_ns, sample_ns;
-    double experts;                        /* distinct experts per layer, summed over passes */
-    uint64_t n_row, n_preempted;           /* rows of passes; seats that sessions lost (preemptions) */
-    uint64_t n_cache_asked, n_cache_found; /* prompt tokens of all requests; of them, taken from the prefix cache */
-    uint64_t n_draft, n_draft_kept;        /* drafted tokens that were verified; of them, accepted */
+    double experts;                           /* distinct experts per layer, summed over passes */
+    uint64_t n_row, n_preempted;              /* rows of passes; seats that sessions lost (preemptions) */
+    uint64_t n_cache_asked, n_cache_found;    /* prompt tokens of all requests; of them, taken from the prefix cache */
+    uint64_t n_draft, n_draft_kept;           /* drafted tokens that were verified; of them, accepted */
+    uint64_t n_window_row, n_window_row_kept; /* rows of lookahead windows in passes; of them, accepted */
     uint64_t draft_ns;
     uint64_t overlap_ns, overlap_wait_ns; /* time of drafting during passes; time that passes waited for it */
     int n_running, n_waiting;             /* running sessions, now: with a seat; waiting for one */

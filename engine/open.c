@@ -130,22 +130,36 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* The most draft rows of a pass, up to MAX_DRAFT_ROWS. For each sequence: the rows of a lookahead window, and gamma, or
- * with --dsi 1 the lookahead if that is larger. If neither is given: 8 instead of gamma; fewer rows, but at least one,
- * if their logits would take more than DRAFT_LOGITS_BYTES. Few for predictions alone, since every server has their memory, and few requests one. */
+/* The most drafted rows of a pass: for each sequence gamma, or with --dsi 1 the lookahead if that is larger. If neither
+ * is given: 8, but fewer, at least one, if their logits would take more than DRAFT_LOGITS_BYTES. Few for predictions
+ * alone, since every server has their memory, and few requests one. */
+static int drafted_rows(const struct eng_options *o, int rows_of_logits)
+{
+    int each = kn_max(o->gamma, o->dsi == ENG_DSI_ON ? o->lookahead : 0);
+    if (each > 0)
+        return kn_min(o->n_parallel * each, MAX_DRAFT_ROWS);
+    return kn_min(kn_min(8 * o->n_parallel, MAX_DRAFT_ROWS), kn_max(o->n_parallel, rows_of_logits));
+}
+
+/* Rows of a pass for drafts and for the windows of lookahead decoding. MAX_DRAFT_ROWS and DRAFT_LOGITS_BYTES limit both
+ * together, and drafts come first. */
 static int draft_rows(const struct eng_engine *e, int n_vocab)
 {
     const struct eng_options *o = &e->assets.opt;
+    size_t row_bytes = (size_t)n_vocab * sizeof(float);
     if (o->gamma == ENG_GAMMA_AUTO && o->n_draft == 1 && eng_draft_properties(o->draft[0].kind)->only_copies)
-        return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / ((size_t)n_vocab * sizeof(float)))));
-    int n_seq = e->assets.opt.n_parallel,
-        each = kn_max(e->assets.opt.gamma, e->assets.opt.dsi == ENG_DSI_ON ? e->assets.opt.lookahead : 0), window = 0;
+        return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / row_bytes)));
+    int rows_of_logits = (int)(DRAFT_LOGITS_BYTES / row_bytes), drafted = drafted_rows(o, rows_of_logits), wanted = 0;
     for (int i = 0; i < o->n_draft; i++)
-        window += eng_draft_window_rows(&o->draft[i]);
-    if (each > 0)
-        return kn_min(n_seq * (each + window), MAX_DRAFT_ROWS);
-    int rows = (int)(DRAFT_LOGITS_BYTES / ((size_t)n_vocab * sizeof(float)));
-    return kn_min(kn_min((8 + window) * n_seq, MAX_DRAFT_ROWS), kn_max(n_seq, rows));
+        wanted += o->n_parallel * eng_draft_window_rows(&o->draft[i]);
+    int window = kn_max(0, kn_min(wanted, kn_min(MAX_DRAFT_ROWS, rows_of_logits) - drafted));
+    if (window < wanted)
+        kn_say(
+            KN_LOG_WARN,
+            "--draft lookahead: %d rows of windows fit in a pass, not %d for %d sequences: columns are left out when "
+            "all of them run; lower --parallel, window= or ngram=",
+            window, wanted, o->n_parallel);
+    return drafted + window;
 }
 
 /* If requests may have reference texts and no drafter reads them, adds the one that does nothing else. Not to a model

@@ -159,22 +159,22 @@ static int verify(struct eng_engine *e, struct eng_session *s, int thread)
     return v->n_out ? 0 : status; /* tokens chosen before an error stay; the error only ends the walk */
 }
 
-/* Sets seq.said: the target's tokens after the nodes that drafters ask about. They are guesses of the text to come, so
- * the grammar and the draft's own tokens in the history are left out; but they have the noise of their positions, as
- * the text will: at temperature 1 that gave 1.49 tokens per pass where the likeliest tokens gave 1.34. */
+/* Sets seq.target_token: the target's tokens after the nodes whose drafters want them. They forecast the text, so the
+ * grammar and the draft's own tokens in the history are left out; but each is sampled with the noise of its position, as
+ * the text will be: it is more often the text's token than the likeliest one is. */
 static void answer_drafters(struct eng_engine *e, struct eng_session *s, int thread)
 {
     const struct spec_tree *t = s->seq.tree;
     size_t n_vocab = (size_t)moe_model_shape(e->assets.model)->n_vocab;
     for (int i = 0; i < t->n; i++) {
         struct spec_sampled c;
-        if (!t->asked[i])
+        if (!t->wants_target_token[i])
             continue;
         const float *logits = e->pass.result.logits + (size_t)(s->want + 1 + i) * n_vocab;
         bool failed = e->pass.result.status[s->first_row + s->seq.n_row + i] ||
                       spec_sample(e->assets.sampler[thread], &s->sampling, logits, s->seq.token, s->seq.n_token,
                                   s->seq.n_token + t->depth[i], &c);
-        s->seq.said[i] = failed ? -1 : c.token;
+        s->seq.target_token[i] = failed ? -1 : c.token;
     }
 }
 
@@ -252,9 +252,12 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
     keep_path(e, s, n_accepted);
     s->seq.n_kv += n_accepted;
     e->stats.n_draft += (uint64_t)spec_tree_n_drafted(s->seq.tree);
-    for (int i = 0; i < kn_min(n_new, v->n_path); i++)
-        e->stats.n_draft_kept += !s->seq.tree->jacobi[v->path[i]];
-    eng_draft_commit(e->drafting, &s->seq, v, n_new, kn_min(n_new, v->n_path), finish != ENG_RUNNING);
+    n_accepted = kn_min(n_new, v->n_path);
+    int n_kept = spec_tree_n_accepted(s->seq.tree, v->path, n_accepted);
+    e->stats.n_draft_kept += (uint64_t)n_kept;
+    e->stats.n_window_row += (uint64_t)(s->seq.tree->n - spec_tree_n_drafted(s->seq.tree));
+    e->stats.n_window_row_kept += (uint64_t)(n_accepted - n_kept);
+    eng_draft_commit(e->drafting, &s->seq, v, n_new, n_accepted, finish != ENG_RUNNING);
     return n_new;
 }
 
@@ -360,7 +363,7 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     n_event += settle_prompts(e, event + n_event);
     for (int i = 0; i < e->pass.n_due; i++) {
         struct eng_session *s = e->pass.due[i];
-        eng_draft_verified(e->drafting, i, e->pass.choice_status[i] ? 0 : s->seat->verify.n_path);
+        eng_draft_verified(e->drafting, i, s->seat->verify.path, e->pass.choice_status[i] ? 0 : s->seat->verify.n_path);
         n_event += settle_due(e, s, e->pass.choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();

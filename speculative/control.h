@@ -164,6 +164,7 @@ struct spec_cut {
     int n_requested;              /* nodes asked of the drafter; 0: it was not asked */
     const struct spec_need *need; /* [tree->n]; NULL: not known */
     bool keep[SPEC_NODES];        /* out: for spec_tree_prune */
+    bool blind;                   /* out: also for it */
     int n_keep;
 };
 
@@ -172,7 +173,8 @@ struct spec_cut {
  * before it has loaded, add to the pass.  Nodes are taken by net value, largest first, up to the budget; the number
  * kept is the one with the largest sum of net values.  So a node that costs more than its value is kept if the nodes
  * after it make up for it.  Under SPEC_RATIO and SPEC_BLOCK, and with a fixed gamma, all nodes within the budget are
- * kept; a trial without overlap keeps as many as its plan.  expert_bytes: of one expert, for need. */
+ * kept, but of the rows of lookahead windows only those worth a row's time; a trial without overlap keeps as many as its
+ * plan.  Rows of a window that reach no row with an answer (wants_target_token) are never kept.  expert_bytes: of one expert, for need. */
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes);
 
 /* ---- after the step ------------------------------------------------------------------------------- */
@@ -180,7 +182,8 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
 struct spec_session_outcome {
     int session;
     const struct spec_tree *tree; /* as verified; NULL: nothing was drafted */
-    int n_accepted;               /* accepted nodes */
+    int n_accepted;               /* accepted nodes, rows of lookahead windows included */
+    const int16_t *path;          /* [n_accepted] these nodes; NULL: the tree has no row of a window */
 };
 
 struct spec_outcome_of_pass {      /* the measurements of one step */

@@ -28,7 +28,7 @@ static void correct_survival(const struct spec_control *c, int drafter, const st
     spec_control_correction(c, c->arm[drafter].of, cut->session, truth);
     for (int i = 0; i < t->n; i++) {
         double most = t->parent[i] == SPEC_ROOT ? 1 : out[t->parent[i]];
-        double x = t->survival[i] * (t->jacobi[i] ? 1 : truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1]);
+        double x = t->survival[i] * (t->window_row[i] ? 1 : truth[kn_min(t->depth[i], SPEC_DEPTHS) - 1]);
         out[i] = (float)(x > 0 ? fmin(x, most) : 0);
     }
 }
@@ -44,7 +44,7 @@ static void learn_survival(struct spec_control *c, int drafter, const struct spe
     double sum[SPEC_DEPTHS] = { 0 }, truth[SPEC_DEPTHS];
     spec_control_correction(c, drafter, cut->session, truth);
     for (int i = 0; i < cut->tree->n; i++)
-        if (cut->tree->depth[i] <= SPEC_DEPTHS && !cut->tree->jacobi[i])
+        if (cut->tree->depth[i] <= SPEC_DEPTHS && !cut->tree->window_row[i])
             sum[cut->tree->depth[i] - 1] += cut->tree->survival[i];
     for (int d = 0; d < kn_min(c->last.depth, cut->n_requested); d++) {
         double x = sum[d] < 1 ? sum[d] : 1;
@@ -224,6 +224,51 @@ static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct 
         cut[c->taken[k].tree].keep[c->taken[k].node] = false;
 }
 
+/* ---- lookahead windows ------------------------------------------------------------------------------------ */
+
+/* Under SPEC_RATIO and SPEC_BLOCK: keeps all drafted nodes, and the rows of windows if such a row is worth its time.
+ * This depends on no drawn token: neither do the values, nor the number of nodes that the time of a row is taken at.
+ * False: they are more than the budget. */
+static bool keep_drafted_nodes(const struct budget *b, struct spec_cut *cut, int n)
+{
+    int n_requested = 0, total = 0;
+    for (int i = 0; i < n; i++)
+        n_requested += cut[i].n_requested;
+    n_requested = kn_max(0, kn_min(n_requested, b->row_budget - n));
+    double row_ns = (pass_ns(b, n_requested + n) - pass_ns(b, n_requested)) / n;
+    for (int i = 0; i < n; i++) {
+        const struct spec_tree *t = cut[i].tree;
+        for (int j = 0; j < t->n; j++)
+            cut[i].n_keep += cut[i].keep[j] = !t->window_row[j] || t->survival[j] * b->token_ns > row_ns;
+        cut[i].blind = true;
+        total += cut[i].n_keep;
+    }
+    return total <= b->row_budget;
+}
+
+/* A column of a window makes an n-gram only with its last row: drops the rows that lead to none. */
+static void drop_parts_of_columns(struct spec_cut *cut)
+{
+    const struct spec_tree *t = cut->tree;
+    bool leads[SPEC_NODES] = { false };
+    for (int j = t->n - 1; j >= 0; j--) {
+        leads[j] |= cut->keep[j] && t->wants_target_token[j];
+        if (leads[j] && t->parent[j] != SPEC_ROOT)
+            leads[t->parent[j]] = true;
+        if (cut->keep[j] && t->window_row[j] && !leads[j]) {
+            cut->keep[j] = false;
+            cut->n_keep--;
+        }
+    }
+}
+
+static void clear_cut(struct spec_cut *cut)
+{
+    memset(cut->keep, 0, sizeof cut->keep);
+    cut->blind = false;
+    cut->n_keep = 0;
+}
+
 /* ---- the cut ---------------------------------------------------------------------------------------------- */
 
 void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, double expert_bytes)
@@ -234,8 +279,7 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         row_budget = kn_min(row_budget, c->opt.max_drafted);
     bool needs = false;
     for (int i = 0; i < n; i++) {
-        memset(cut[i].keep, 0, sizeof cut[i].keep);
-        cut[i].n_keep = 0;
+        clear_cut(&cut[i]);
         total += cut[i].tree->n;
         needs |= cut[i].need != NULL;
         if (d->drafter != SPEC_OFF)
@@ -247,6 +291,10 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .row_budget = kn_max(0, row_budget), .drafter = d->drafter
     };
     b.token_ns = spec_passes_plain_ns(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
+    if (c->opt.rule != SPEC_COUPLED && keep_drafted_nodes(&b, cut, n))
+        return;
+    for (int i = 0; i < n; i++)
+        clear_cut(&cut[i]);
     if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
         cut_by_rows(&b, cut, n, kn_min(total, b.row_budget));
     else if (d->why == SPEC_WHY_TRIAL && !c->arm[d->drafter].overlap)
@@ -255,4 +303,6 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         cut_by_bytes(c, &b, cut, n, expert_bytes);
     else
         cut_by_rows(&b, cut, n, -1);
+    for (int i = 0; i < n; i++)
+        drop_parts_of_columns(&cut[i]);
 }

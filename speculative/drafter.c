@@ -18,13 +18,13 @@
 #define N_LEARN_TOKEN 256 /* last tokens of a commit that update the rates */
 #define N_LENGTH      7
 #define N_SHARE       3
-#define N_EDGE        64              /* candidates below the tree's nodes, not in the tree yet */
-#define N_RUN         7               /* classes of the run of a reference text */
-#define MIN_SURVIVAL  0.02            /* nodes with less survival are not drafted */
-#define RATE_DECAY    (1 - 1.0 / 64)  /* decay per observation */
-#define VALUE_DECAY   (1 - 1.0 / 256) /* of the value of a lookahead window's rows, per token */
-#define PRIOR_VALUE   0.05            /* tokens that a row of a window gives, before any is measured, */
-#define PRIOR_ROWS    32              /* and the rows that this counts as */
+#define N_EDGE        64               /* candidates below the tree's nodes, not in the tree yet */
+#define N_RUN         7                /* classes of the run of a reference text */
+#define MIN_SURVIVAL  0.02             /* nodes with less survival are not drafted */
+#define RATE_DECAY    (1 - 1.0 / 64)   /* decay per observation */
+#define VALUE_DECAY   (1 - 1.0 / 1024) /* of the value of a window's rows, per token of any session */
+#define PRIOR_VALUE   0.04 /* tokens that a row of a window gives, measured on the demo model (docs/drafts.md), */
+#define PRIOR_ROWS    32   /* and the rows that this counts as: the default window in 4 to 5 passes */
 
 struct rate {
     double right, asked;
@@ -45,7 +45,7 @@ struct session {
     struct rate copy_rate[N_RUN];
     struct spec_window window; /* lookahead, */
     struct spec_pool pool;
-    double n_given, n_row; /* tokens that only the pool gave, and rows of the window; decayed */
+    uint64_t from_window; /* bit i: token i of the next commit was a row of the window */
 };
 
 struct spec_drafter {
@@ -53,6 +53,7 @@ struct spec_drafter {
     struct kn_arena arena;
     struct spec_recall learnt, shared;
     struct session *session; /* [n_session] */
+    double n_given, n_row;   /* tokens that only pools or windows gave, and rows of windows; decayed */
 };
 
 /* ---- memory ------------------------------------------------------------------------------------ */
@@ -410,7 +411,7 @@ void spec_drafter_begin(struct spec_drafter *d, int session, uint64_t salt)
     s->n_token = 0;
     s->n_oracle = 0;
     s->copy.n = 0;
-    s->n_given = s->n_row = 0;
+    s->from_window = 0;
     if (d->opt.kind == SPEC_DRAFT_LOOKAHEAD) {
         spec_window_start(&s->window, d->opt.n_column, d->opt.n_gram);
         spec_pool_clear(&s->pool);
@@ -429,10 +430,15 @@ static void guess_next(const struct spec_drafter *d, struct session *s)
     s->guess_of_pool = f.n > 0 && !(f.candidate[0].matches & ((1u << g.n_text) - 1));
 }
 
-static void learn_value(struct session *s, int32_t token)
+/* Of token i of a commit.  All sessions have one value, so that a new one need not measure it again.  A session's first
+ * commit, its prompt, had no pool and tells nothing. */
+static void learn_value(struct spec_drafter *d, const struct session *s, int32_t token, int i)
 {
-    s->n_row *= VALUE_DECAY;
-    s->n_given = s->n_given * VALUE_DECAY + (s->guessed_rate && s->guess_of_pool && s->guess_next == token);
+    if (s->n_token == 0)
+        return;
+    bool of_pool = s->guessed_rate && s->guess_of_pool && s->guess_next == token;
+    d->n_row *= VALUE_DECAY;
+    d->n_given = d->n_given * VALUE_DECAY + (of_pool || (i < 64 && s->from_window >> i & 1));
 }
 
 void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *token, int n)
@@ -440,7 +446,7 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
     struct session *s = session_of(d, session);
     kn_assert(s->open);
     for (int i = 0; remembers(&d->opt) && i < n; i++) {
-        learn_value(s, token[i]);
+        learn_value(d, s, token[i], i);
         if (s->guessed_rate)
             learn_rate(s->guessed_rate, s->guess_next == token[i]);
         spec_recall_add(&s->own, token[i]);
@@ -450,8 +456,12 @@ void spec_drafter_commit(struct spec_drafter *d, int session, const int32_t *tok
     }
     for (int i = 0; i < n; i++)
         learn_copy(s, token[i]);
-    if (s->pool.token && n > 0)
+    if (s->pool.token && n > 0) {
+        spec_window_give(&s->window, &s->pool); /* after the rates: no draft had these n-grams */
         spec_window_advance(&s->window, &s->own, n, token[n - 1]);
+        guess_next(d, s);
+    }
+    s->from_window = 0;
     s->n_token += n;
     s->oracle += kn_min(n, s->n_oracle);
     s->n_oracle -= kn_min(n, s->n_oracle);
@@ -487,15 +497,23 @@ int spec_draft_window(struct spec_drafter *d, int session, int n_node, struct sp
 {
     struct session *s = session_of(d, session);
     kn_assert(d->opt.kind == SPEC_DRAFT_LOOKAHEAD);
-    double value = (s->n_given + PRIOR_VALUE * PRIOR_ROWS) / (s->n_row + PRIOR_ROWS);
-    return s->open ? spec_window_lay(&s->window, t, n_node, (float)value) : 0;
+    return s->open ? spec_window_lay(&s->window, t, n_node, (float)spec_window_value(d)) : 0;
 }
 
-void spec_drafter_learn_window(struct spec_drafter *d, int session, const struct spec_tree *t, const int32_t *said)
+double spec_window_value(const struct spec_drafter *d)
+{
+    return (d->n_given + PRIOR_VALUE * PRIOR_ROWS) / (d->n_row + PRIOR_ROWS);
+}
+
+void spec_drafter_learn_window(struct spec_drafter *d, int session, const struct spec_tree *t,
+                               const int32_t *target_token, const int16_t *path, int n_path)
 {
     struct session *s = session_of(d, session);
-    s->n_row += t->n - spec_tree_n_drafted(t);
-    spec_window_learn(&s->window, t, said, &s->pool);
+    d->n_row += t->n - spec_tree_n_drafted(t);
+    s->from_window = 0;
+    for (int i = 0; i < kn_min(n_path, 64); i++)
+        s->from_window |= (uint64_t)t->window_row[path[i]] << i;
+    spec_window_learn(&s->window, t, target_token);
 }
 
 /* A reference text whose next token is likely goes before the session's own tokens; another one after them. */

@@ -205,9 +205,11 @@ void spec_window_start(struct spec_window *w, int n_column, int n_gram);
 void spec_window_advance(struct spec_window *w, const struct spec_recall *text, int n_new, int32_t last);
 /* Adds rows of the window to t, at most n_node nodes, with this value of a row; returns the number of new nodes. */
 int spec_window_lay(const struct spec_window *w, struct spec_tree *t, int n_node, float value);
-/* After the pass of a tree with the window's rows, before spec_window_advance: said[i] is the target's token after node
- * i if it is asked for; -1: not known. */
-void spec_window_learn(struct spec_window *w, const struct spec_tree *t, const int32_t *said, struct spec_pool *pool);
+/* After the pass of a tree with the window's rows: target_token[i] is the target's token after node i if the node wants
+ * it; -1: not known. */
+void spec_window_learn(struct spec_window *w, const struct spec_tree *t, const int32_t *target_token);
+/* Adds the n-grams of this pass to the pool: after spec_window_learn, before spec_window_advance. */
+void spec_window_give(const struct spec_window *w, struct spec_pool *pool);
 
 void spec_pool_init(struct spec_pool *p, struct kn_arena *a, int n_gram);
 void spec_pool_clear(struct spec_pool *p);

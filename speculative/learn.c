@@ -103,10 +103,10 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
         h->accepted *= SESSION_DECAY;
         double mine[SPEC_DEPTHS] = { 0 };
         for (int j = 0; j < o->tree->n; j++)
-            if (o->tree->depth[j] <= SPEC_DEPTHS && !o->tree->jacobi[j])
+            if (o->tree->depth[j] <= SPEC_DEPTHS && !o->tree->window_row[j])
                 mine[o->tree->depth[j] - 1] += o->tree->survival[j];
         for (int d = 0; d < SPEC_DEPTHS && mine[d] > 0; d++) {
-            bool came = o->n_accepted > d;
+            bool came = o->n_accepted > d && !(o->path && o->tree->window_row[o->path[d]]);
             h->estimated += fmin(1, mine[d] * a->correction[d]);
             h->accepted += came;
             now[d].n_verified++;
@@ -114,7 +114,8 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
             now[d].accepted += came;
         }
         counts->n_drafted += (uint64_t)spec_tree_n_drafted(o->tree);
-        counts->n_accepted += (uint64_t)o->n_accepted;
+        counts->n_accepted += (uint64_t)(o->path ? spec_tree_n_accepted(o->tree, o->path, o->n_accepted)
+                                                 : o->n_accepted);
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
         update_tally(a, d, &now[d]);

@@ -1,17 +1,17 @@
 /* speculative/lookahead.c - lookahead decoding: n-grams that the target itself makes, without a second model (Fu et al.,
  * "Break the sequential dependency of LLM inference using lookahead decoding").
  *
- * A window holds guesses of the tokens to come: n_column columns of n_level tokens.  Token j of column i is a guess of
- * the token i + j places behind the sequence's last one, which is token 0 of column 0.  The window's rows join the pass
- * of the drafts, as nodes of the same tree: token 0 of the columns is a chain behind the root, and the other tokens of
- * a column are a chain behind its token 0.  So each row sees the tokens of its own path, as in the paper's mask, and a
- * guess that is right is accepted as any draft is.
+ * A window forecasts the tokens to come: n_column columns of n_level tokens.  Token j of column i is the forecast i + j
+ * positions after the sequence's last token, which is token 0 of column 0.  The window's rows join the pass of the
+ * drafts, as nodes of the same tree: token 0 of the columns is a chain below the root, and the other tokens of a column
+ * are a chain below its token 0.  So each row sees the tokens of its own path, as in the paper's mask, and a forecast
+ * that is right is accepted as any draft is.
  *
- * After the pass the target's token behind the last of a column continues the column to an n-gram, which goes to the
- * pool.  Then each column drops its first token and gets the new one: it guesses one place further on, from a text that
- * was itself improved by the passes before (a Jacobi iteration).  The columns move with the sequence: if it grows by
- * more than one token, the first columns are dropped, and new ones are added behind the last.  A new column repeats the
- * guesses of the one before it for the same places; the rest are tokens of the sequence, taken at random. */
+ * After the pass the target's token after the last of a column completes the column to an n-gram, which goes to the
+ * pool.  Then each column drops its first token and appends the new one: it forecasts one position later, from a text
+ * that the passes before have improved (a Jacobi iteration).  The columns move with the sequence: if it grows by more
+ * than one token, the first columns are dropped, and new ones are added after the last.  A new column repeats the tokens
+ * of the one before it for the same positions; the rest are tokens of the sequence, drawn at random. */
 #include "speculative/internal.h"
 
 void spec_window_start(struct spec_window *w, int n_column, int n_gram)
@@ -61,36 +61,43 @@ int spec_window_lay(const struct spec_window *w, struct spec_tree *t, int n_node
 {
     int before = t->n, start = SPEC_ROOT;
     for (int i = 0; i < w->n_column && t->n - before + w->n_level - (i == 0) <= n_node; i++) {
-        if (i > 0 && (start = spec_tree_add_jacobi(t, start, w->token[0][i], value)) < 0)
+        if (i > 0 && (start = spec_tree_add_window_row(t, start, w->token[0][i], value)) < 0)
             break;
         int node = start;
         for (int j = 1; j < w->n_level; j++)
-            if ((node = spec_tree_add_jacobi(t, node, w->token[j][i], value)) < 0)
+            if ((node = spec_tree_add_window_row(t, node, w->token[j][i], value)) < 0)
                 return t->n - before;
-        t->asked[node] = true;
+        t->wants_target_token[node] = true;
     }
     return t->n - before;
 }
 
 /* The tree may have been pruned since the window was laid. */
-void spec_window_learn(struct spec_window *w, const struct spec_tree *t, const int32_t *said, struct spec_pool *pool)
+void spec_window_learn(struct spec_window *w, const struct spec_tree *t, const int32_t *target_token)
 {
     int start = SPEC_ROOT;
     for (int i = 0; i < w->n_column; i++) {
-        int32_t gram[SPEC_WINDOW_GRAM];
         if (i > 0 && (start = spec_tree_child(t, start, w->token[0][i])) < 0)
             return;
         int node = start;
-        gram[0] = w->token[0][i];
         for (int j = 1; j < w->n_level && node != SPEC_END; j++) {
-            gram[j] = w->token[j][i];
-            node = spec_tree_child(t, node, gram[j]);
+            node = spec_tree_child(t, node, w->token[j][i]);
             node = node < 0 ? SPEC_END : node;
         }
-        if (node == SPEC_END || !t->asked[node] || said[node] < 0)
-            continue;
-        w->next[i] = gram[w->n_level] = said[node];
-        spec_pool_add(pool, gram);
+        if (node != SPEC_END && t->wants_target_token[node])
+            w->next[i] = target_token[node];
+    }
+}
+
+void spec_window_give(const struct spec_window *w, struct spec_pool *pool)
+{
+    for (int i = 0; i < w->n_column; i++) {
+        int32_t gram[SPEC_WINDOW_GRAM];
+        for (int j = 0; j < w->n_level; j++)
+            gram[j] = w->token[j][i];
+        gram[w->n_level] = w->next[i];
+        if (w->next[i] >= 0)
+            spec_pool_add(pool, gram);
     }
 }
 

@@ -229,13 +229,14 @@ struct spec_draw {
 struct spec_tree {
     int n;
     int32_t token[SPEC_NODES];
-    int16_t parent[SPEC_NODES]; /* an earlier node, or SPEC_ROOT */
-    int16_t depth[SPEC_NODES];  /* 1: follows the root */
-    uint8_t source[SPEC_NODES]; /* bit i: proposed by drafter i */
-    float survival[SPEC_NODES]; /* estimated probability that the node is accepted */
-    bool asked[SPEC_NODES];     /* its drafter wants the target's token after it, accepted or not */
-    bool jacobi[SPEC_NODES]; /* no draft: a row of a lookahead window.  survival is the value of its row, in tokens */
-    int n_requested;         /* calls of add and draw, repeated nodes included */
+    int16_t parent[SPEC_NODES];          /* an earlier node, or SPEC_ROOT */
+    int16_t depth[SPEC_NODES];           /* 1: follows the root */
+    uint8_t source[SPEC_NODES];          /* bit i: proposed by drafter i */
+    float survival[SPEC_NODES];          /* estimated probability that the node is accepted */
+    bool wants_target_token[SPEC_NODES]; /* its drafter wants the target's token after it, accepted or not */
+    bool window_row
+        [SPEC_NODES]; /* no draft: a row of a lookahead window.  survival is the value of its row, in tokens */
+    int n_requested;  /* calls of add and draw, repeated nodes included */
     int n_draw;
     struct spec_draw draw[SPEC_NODES]; /* q must stay valid until the draft is verified */
     bool depends_on_draws;
@@ -251,9 +252,11 @@ int spec_tree_draw(struct spec_tree *t, int parent, int32_t token, const struct 
                    uint8_t source);
 
 /* A row of a lookahead window: a call of add, but an existing node stays as it is. */
-int spec_tree_add_jacobi(struct spec_tree *t, int parent, int32_t token, float value);
+int spec_tree_add_window_row(struct spec_tree *t, int parent, int32_t token, float value);
 
 int spec_tree_n_drafted(const struct spec_tree *t); /* its nodes without rows of lookahead windows */
+int spec_tree_n_accepted(const struct spec_tree *t, const int16_t *path,
+                         int n_path); /* of an accepted path, likewise */
 
 int spec_tree_child(const struct spec_tree *t, int node, int32_t token); /* -1: none */
 
@@ -408,20 +411,22 @@ void spec_drafter_end_unshared(struct spec_drafter *d, int session); /* ends it 
 
 /* Lookahead.  Rows of a session's window in one pass, at most. */
 int spec_window_rows(int n_column, int n_gram);
-/* Adds rows of the session's window to the draft t, at most n_node nodes.  Their value is learnt: the tokens that the
- * pool gives, and the session's own text does not, for each of these rows. */
+/* Adds rows of the session's window to the draft t, at most n_node nodes.  Their survival is spec_window_value. */
 int spec_draft_window(struct spec_drafter *d, int session, int n_node, struct spec_tree *t);
-/* After the pass of t, before the tokens are committed: said[i] is the target's token after node i if asked[i] is set;
- * -1: not known. */
+/* After the pass of t, before its tokens are committed: target_token[i] is the target's token after node i, if the node
+ * wants it; -1: not known.  path: the accepted nodes. */
 void spec_drafter_learn_window(struct spec_drafter *d, int session, const struct spec_tree *t,
-                               const int32_t *said /* [t->n] */);
+                               const int32_t *target_token /* [t->n] */, const int16_t *path, int n_path);
+/* The number of tokens that a row of a window gives, over all sessions: accepted rows, and drafts from the pool where
+ * the session's text had none. */
+double spec_window_value(const struct spec_drafter *d);
 
 /* Oracle: the tokens that will follow the committed ones.  The caller owns the array and keeps it valid until the next
  * call of this function or spec_drafter_begin for the session. */
 void spec_drafter_set_oracle(struct spec_drafter *d, int session, const int32_t *token, int n);
 
-/* Ngram, suffix, lookahead, copy: a text that the tokens committed from now on are expected to repeat, at least in part.  The
- * caller owns the array and keeps it valid until the session's end or its next spec_drafter_begin. */
+/* Ngram, suffix, lookahead, copy: a text that the tokens committed from now on are expected to repeat, at least in part.
+ * The caller owns the array and keeps it valid until the session's end or its next spec_drafter_begin. */
 void spec_drafter_set_reference(struct spec_drafter *d, int session, const int32_t *token, int n);
 
 /* Adds to t at most n_node nodes, at most n_depth deep, that follow the committed tokens.  source: as in spec_tree. */

@@ -32,22 +32,22 @@ int spec_tree_add(struct spec_tree *t, int parent, int32_t token, float survival
         t->depth[i] = (int16_t)(parent == SPEC_ROOT ? 1 : t->depth[parent] + 1);
         t->source[i] = 0;
         t->survival[i] = survival;
-        t->asked[i] = t->jacobi[i] = false;
+        t->wants_target_token[i] = t->window_row[i] = false;
     }
     t->source[i] |= source;
-    if (survival > t->survival[i] || t->jacobi[i])
+    if (survival > t->survival[i] || t->window_row[i])
         t->survival[i] = survival;
-    t->jacobi[i] = false;
+    t->window_row[i] = false;
     return i;
 }
 
-int spec_tree_add_jacobi(struct spec_tree *t, int parent, int32_t token, float value)
+int spec_tree_add_window_row(struct spec_tree *t, int parent, int32_t token, float value)
 {
     int i = spec_tree_child(t, parent, token);
     if (i >= 0)
         t->n_requested++;
     else if ((i = spec_tree_add(t, parent, token, value, 0)) >= 0)
-        t->jacobi[i] = true;
+        t->window_row[i] = true;
     return i;
 }
 
@@ -55,7 +55,15 @@ int spec_tree_n_drafted(const struct spec_tree *t)
 {
     int n = t->n;
     for (int i = 0; i < t->n; i++)
-        n -= t->jacobi[i];
+        n -= t->window_row[i];
+    return n;
+}
+
+int spec_tree_n_accepted(const struct spec_tree *t, const int16_t *path, int n_path)
+{
+    int n = 0;
+    for (int i = 0; i < n_path; i++)
+        n += !t->window_row[path[i]];
     return n;
 }
 
@@ -85,8 +93,8 @@ void spec_tree_prune(struct spec_tree *t, const bool *keep, bool blind)
         t->depth[n] = t->depth[i];
         t->source[n] = t->source[i];
         t->survival[n] = t->survival[i];
-        t->asked[n] = t->asked[i];
-        t->jacobi[n] = t->jacobi[i];
+        t->wants_target_token[n] = t->wants_target_token[i];
+        t->window_row[n] = t->window_row[i];
         n++;
     }
     for (int i = 0; i < t->n_draw; i++)

@@ -99,7 +99,7 @@ enum spec_why eng_draft_last_reason(const struct eng_drafting *g)
 
 struct eng_draft_times eng_draft_times(const struct eng_drafting *g) { return g->times; }
 
-int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
+static int explain_draft(const struct eng_drafting *g, char *out, size_t bytes)
 {
     if (!g->control || !g->counts.any)
         return snprintf(out, bytes, "draft: off (no drafter)");
@@ -109,6 +109,16 @@ int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
     if (g->opt.gamma != ENG_GAMMA_AUTO)
         return snprintf(out, bytes, "draft: %d tokens (set by --gamma)", g->opt.gamma);
     return spec_decision_text(g->control, &g->decision, out, bytes);
+}
+
+int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
+{
+    int n = explain_draft(g, out, bytes);
+    for (int i = 0; i < g->n_drafter && n < (int)bytes; i++)
+        if (g->drafter[i]->kind->window_value && g->drafter[i]->n_window)
+            n += snprintf(out + n, bytes - (size_t)n, "; a row of its window gives %.3f tokens",
+                          g->drafter[i]->kind->window_value(g->drafter[i]));
+    return n;
 }
 
 static enum eng_drafter_state state_of(const struct eng_drafting *g, const struct eng_drafter *d)

@@ -40,8 +40,10 @@ static int open_drafters(struct eng_drafting *g)
     if (error || (error = eng_overlap_open(g)) || (error = eng_prompts_open(g)) ||
         (g->prompts.row && (error = eng_beside_open(g))))
         return error;
-    for (int i = 0; i < g->n_drafter; i++)
+    for (int i = 0; i < g->n_drafter; i++) {
         g->counts.any |= !g->drafter[i]->only_copies;
+        g->counts.has_window |= g->drafter[i]->n_window > 0;
+    }
     g->counts.overlap = g->overlap != NULL;
     return g->opt.n_draft ? eng_arms_open(g) : 0;
 }
@@ -212,12 +214,17 @@ int eng_draft_n_pending(const struct eng_seq *s) { return s->draft->chain.n; }
 
 /* ---- a pass -------------------------------------------------------------------------------------------- */
 
-/* The nodes that a draft of s may have: no more than its request allows, and than the tokens that s may still get, less
- * one, since the last token needs no row. None in a pass with prefill rows of s. */
+/* The nodes that a tree of s may have: no more than the tokens that s may still get, less one, since the last token
+ * needs no row. None in a pass with prefill rows of s. */
 static int max_nodes(const struct eng_seq *s)
 {
-    int most = s->limits.n_max ? kn_min(s->limits.n_max, ENG_DRAFT_NODES) : ENG_DRAFT_NODES;
-    return s->n_row > 1 ? 0 : kn_max(0, kn_min(most, s->n_max - s->n_token - 1));
+    return s->n_row > 1 ? 0 : kn_max(0, kn_min(ENG_DRAFT_NODES, s->n_max - s->n_token - 1));
+}
+
+/* The drafted nodes of them: no more than its request allows. */
+static int max_drafted(const struct eng_seq *s)
+{
+    return s->limits.n_max ? kn_min(s->limits.n_max, max_nodes(s)) : max_nodes(s);
 }
 
 /* Drops the nodes that the requests' n_min and p_min exclude. */
@@ -230,13 +237,14 @@ static void apply_limits(struct eng_drafting *g)
         int n = 0;
         if (!t->n || (l->n_min <= 1 && l->p_min <= 0))
             continue;
-        for (int k = 0; k < t->n; n += keep[k] && !t->jacobi[k], k++) {
+        for (int k = 0; k < t->n; n += keep[k] && !t->window_row[k], k++) {
             int parent = t->parent[k];
             float before = parent == SPEC_ROOT ? 1 : t->survival[parent];
-            keep[k] = (parent == SPEC_ROOT || keep[parent]) && (t->jacobi[k] || t->survival[k] >= l->p_min * before);
+            keep[k] = (parent == SPEC_ROOT || keep[parent]) &&
+                      (t->window_row[k] || t->survival[k] >= l->p_min * before);
         }
         for (int k = 0; k < t->n && n < l->n_min; k++)
-            keep[k] = t->jacobi[k];
+            keep[k] = t->window_row[k];
         spec_tree_prune(t, keep, false);
     }
 }
@@ -248,7 +256,7 @@ static void reserve_nodes(struct eng_drafting *g, uint8_t drafters)
     int left = g->host.n_draft_row;
     for (int i = 0; i < g->n_due; i++) {
         struct eng_seq *s = g->due[i];
-        int n = s->draft->usable & drafters ? kn_min(g->n_node[i], max_nodes(s)) : 0;
+        int n = s->draft->usable & drafters ? kn_min(g->n_node[i], max_drafted(s)) : 0;
         n = kn_min(n, left / (g->n_due - i));
         if (eng_kv_reserve(g->host.kv, &s->path, s->n_kv + s->n_row + n))
             n = kn_min(n, s->path.n_slot - s->n_kv - s->n_row);
@@ -293,9 +301,9 @@ static void ask(struct eng_drafting *g, struct eng_drafter *d, int depth, uint8_
         eng_draft_break(d, error);
 }
 
-/* Adds the drafters' windows to the trees, as far as drafts have left rows of the pass, and KV is free. Under the other
- * rules than SPEC_COUPLED the rows that they have left must not depend on drawn tokens, as in ask(): those that they
- * were given count as used. */
+/* Adds the drafters' windows to the trees, as far as drafts have left rows of the pass, and KV is free. Under SPEC_RATIO
+ * and SPEC_BLOCK the space for windows must not depend on drawn tokens, as in ask(): there a draft counts with all nodes
+ * that it could have had. */
 static void add_windows(struct eng_drafting *g, uint8_t drafters)
 {
     int left = g->host.n_draft_row;
@@ -358,8 +366,10 @@ static void draft_beside(struct eng_drafting *g, int depth, bool filled)
         g->n_node[i] = g->due[i]->draft->chain.n ? g->due[i]->draft->chain.n : filled ? FREE_DRAFT_TOKENS : 0;
     reserve_nodes(g, UINT8_MAX);
     eng_overlap_lay(g, depth);
-    if (filled)
+    if (filled) {
         draft_free(g);
+        add_windows(g, UINT8_MAX);
+    }
 }
 
 /* Bytes of one expert in the file. */
@@ -383,7 +393,7 @@ static void cut(struct eng_drafting *g)
     spec_control_cut(g->control, g->cut, g->n_due, bytes);
     for (int i = 0; i < g->n_due; i++)
         if (g->cut[i].n_keep < g->cut[i].tree->n)
-            spec_tree_prune(&g->due[i]->draft->tree, g->cut[i].keep, false);
+            spec_tree_prune(&g->due[i]->draft->tree, g->cut[i].keep, g->cut[i].blind);
 }
 
 static void explain(const struct eng_drafting *g)
@@ -531,10 +541,10 @@ void eng_draft_pass_ends(struct eng_drafting *g)
 
 /* ---- after the pass ----------------------------------------------------------------------------------------- */
 
-void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted)
+void eng_draft_verified(struct eng_drafting *g, int i, const int16_t *path, int n_accepted)
 {
     if (g->outcome)
-        g->outcome[i] = (struct spec_session_outcome){ g->due[i]->number, &g->due[i]->draft->tree, n_accepted };
+        g->outcome[i] = (struct spec_session_outcome){ g->due[i]->number, &g->due[i]->draft->tree, n_accepted, path };
 }
 
 void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,
@@ -542,7 +552,7 @@ void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct sp
 {
     g->counts.n_draft += spec_tree_n_drafted(s->tree) > 0;
     for (int i = 0; i < n_accepted; i++)
-        g->counts.n_accepted[i]++;
+        g->counts.n_accepted[i] += !s->tree->window_row[v->path[i]];
     if (ended)
         return;
     eng_overlap_commit(s, n_new);

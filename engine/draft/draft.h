@@ -57,9 +57,10 @@ struct eng_seq {
     const int32_t *reference; /* [n_reference] a text that the answer may repeat; the caller's; NULL: none */
     int n_reference;
     struct eng_draft_limits limits;
-    const struct spec_tree *tree;  /* its draft for the pass under way; NULL without a seat */
-    int32_t said[ENG_DRAFT_NODES]; /* the target's token after each node of which tree->asked is set; -1: not known */
-    struct eng_draft_seat *draft;  /* private to draft/; NULL without a seat */
+    const struct spec_tree *tree; /* its draft for the pass under way; NULL without a seat */
+    int32_t target_token
+        [ENG_DRAFT_NODES]; /* the target's token after each node of which tree->wants_target_token is set; -1: not known */
+    struct eng_draft_seat *draft; /* private to draft/; NULL without a seat */
 };
 
 /* The pass under way computes the sequence's last token, so the next token is sampled at the end of this pass. */
@@ -151,7 +152,7 @@ void eng_draft_pass_starts(struct eng_drafting *g);
 void eng_draft_pass_ends(struct eng_drafting *g);
 
 /* The i-th due sequence was verified: n_accepted nodes of its tree are on the accepted path; 0 if verifying failed. */
-void eng_draft_verified(struct eng_drafting *g, int i, int n_accepted);
+void eng_draft_verified(struct eng_drafting *g, int i, const int16_t *path, int n_accepted);
 
 /* n_new tokens were added to the sequence, n_accepted of them drafted; `ended`: it gets no more. */
 void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted,

@@ -49,6 +49,7 @@ struct eng_drafter_kind {
     /* Of a drafter with n_window: adds rows of its own to the tree of s, at most n_node nodes, beside all drafts: it learns
      * from the target's tokens after them. */
     void (*window)(struct eng_drafter *d, struct eng_seq *s, int n_node);
+    double (*window_value)(const struct eng_drafter *d); /* tokens that such a row gives, as measured */
     /* Adds up to n_more[i] tokens to the chain of s[i]. Each pass of the drafter adds one token to every chain. At
      * least one pass runs; after it, *stop ends the work. *n_pass: passes run. The target's pass runs meanwhile, so
      * only the chains, the drafter's own memory and the tokens behind the sequences may be written. NULL: the

@@ -53,7 +53,7 @@ struct eng_draft_properties {
     const char *name;
     bool takes_file;      /* KIND:FILE must be given */
     bool may_take_file;   /* KIND:FILE may be given */
-    bool is_network;      /* it has weights and a KV cache: it takes time and memory */
+    bool is_network;      /* it has weights: it takes time and memory */
     bool is_target;       /* it is the target itself, by the experts in memory */
     bool is_head;         /* it continues from the target's features */
     bool needs_mtp_layer; /* its layer is in the target's file */

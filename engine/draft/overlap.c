@@ -44,9 +44,10 @@ static struct eng_drafter *find_drafter(const struct eng_drafting *g)
 /* No drafter can draft during passes: --dsi 1 fails, auto warns. */
 static int refuse_or_warn(const struct eng_drafting *g)
 {
-    static const char why[] = "an n-gram, suffix or oracle draft takes no time that could be hidden, an EAGLE head or "
-                              "MTP layer needs features that the running pass has yet to compute, the model itself is "
-                              "busy with that pass, and a model with another vocabulary needs its text";
+    static const char why[] =
+        "an n-gram, suffix, lookahead or oracle draft takes no time that could be hidden, a head "
+        "or MTP layer needs features that the running pass has yet to compute, the model itself is "
+        "busy with that pass, and a model with another vocabulary needs its text";
     if (g->opt.dsi == ENG_DSI_ON)
         return kn_fail(KN_EUNSUPPORTED, "--dsi needs --draft model:FILE: %s", why);
     kn_say(KN_LOG_WARN, "--dsi auto has no effect without --draft model:FILE: %s", why);

@@ -13,6 +13,7 @@ enum eng_drafter_state { ENG_DRAFTER_ASKED, ENG_DRAFTER_UNLOADED, ENG_DRAFTER_BR
 struct eng_drafts {
     bool any;         /* a drafter drafts for all requests; or one for predictions alone, and a request had one */
     bool overlap;     /* a drafter can draft during a pass, and --dsi is not off */
+    bool has_window;  /* a drafter adds rows of its own to passes */
     uint64_t n_draft; /* drafts verified, each of one session in one pass */
     uint64_t n_accepted[ENG_DRAFT_NODES]; /* [depth - 1] drafts accepted at least to this depth */
     /* Tokens of prompts that drafters with a network read before a draft, and beside passes of the model; those that are

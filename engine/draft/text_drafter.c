@@ -54,15 +54,20 @@ static void leave(struct eng_drafter *base, struct eng_seq *s, bool ended)
 static void commit(struct eng_drafter *base, struct eng_seq *s, const struct spec_verify *v, int n_new, int n_accepted)
 {
     struct draft_text *d = (struct draft_text *)base;
-    (void)v, (void)n_new, (void)n_accepted;
+    (void)n_new;
     if (base->n_window)
-        spec_drafter_learn_window(d->drafter, s->number, s->tree, s->said);
+        spec_drafter_learn_window(d->drafter, s->number, s->tree, s->target_token, v->path, n_accepted);
     add_new_tokens(d, s);
 }
 
 static void window(struct eng_drafter *base, struct eng_seq *s, int n_node)
 {
     spec_draft_window(((struct draft_text *)base)->drafter, s->number, n_node, &s->draft->tree);
+}
+
+static double window_value(const struct eng_drafter *base)
+{
+    return spec_window_value(((const struct draft_text *)base)->drafter);
 }
 
 static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
@@ -101,6 +106,7 @@ static const struct eng_drafter_kind text_kind = { .name = "text",
                                                    .commit = commit,
                                                    .draft = draft,
                                                    .window = window,
+                                                   .window_value = window_value,
                                                    .close = close_text,
                                                    .need = need };
 

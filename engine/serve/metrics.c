@@ -342,6 +342,12 @@ static void write_drafts(struct page *p, const struct eng_thread_report *v)
     if (!d->any)
         return;
     write_their_drafts(p, v);
+    if (d->has_window) {
+        one(p, "spillway_draft_window_rows_total", "counter", "rows of lookahead windows in passes",
+            (double)e->n_window_row);
+        one(p, "spillway_draft_window_rows_kept_total", "counter", "rows of lookahead windows that were accepted",
+            (double)e->n_window_row_kept);
+    }
     one(p, "spillway_draft_seconds_total", "counter", "time drafting between passes", (double)e->draft_ns * 1e-9);
     if (d->overlap) {
         one(p, "spillway_draft_beside_seconds_total", "counter", "time drafting while passes ran",

@@ -81,7 +81,7 @@ static void learn(struct spec_control *c, const float *record, int kept)
         spec_tree_add(&tree, i - 1, i, most = fminf(most, record[1 + SPEC_LENGTHS + i]), 1);
     struct spec_cut cut = { .session = 0, .tree = &tree, .n_requested = SPEC_DEPTHS };
     spec_control_cut(c, &cut, 1, 0);
-    struct spec_session_outcome o = { 0, &tree, kn_min(kept, tree.n) };
+    struct spec_session_outcome o = { 0, &tree, kn_min(kept, tree.n), NULL };
     spec_control_learn(c,
                        &(struct spec_outcome_of_pass){ .n_row = 1 + tree.n, .pass_ns = 1, .outcome = &o, .n_due = 1 });
 }

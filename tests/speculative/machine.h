@@ -178,7 +178,7 @@ static inline struct machine_run machine_go(struct spec_control *c, struct machi
             for (int i = 0; i < n_due; i++) {
                 assert(cut[i].n_keep <= tree[i].n);
                 spec_tree_prune(&tree[i], cut[i].keep, false);
-                outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
+                outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n), NULL };
                 n_drafted += tree[i].n;
                 n_accepted += outcome[i].n_accepted;
                 expected += spec_cost_tokens(by->accept, tree[i].n) - 1;

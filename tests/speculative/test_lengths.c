@@ -105,9 +105,10 @@ static void the_controller_listens(void **state)
         spec_control_cut(c, &cut, 1, 0);
         int kept = i % 2 ? 0 : i % 4 ? 1 : i % 8 ? 2 : i % 16 ? 3 : 4;
         spec_control_learn(
-            c,
-            &(struct spec_outcome_of_pass){
-                .n_row = 5, .pass_ns = 1e6, .n_due = 1, .outcome = &(struct spec_session_outcome){ 0, &tree, kept } });
+            c, &(struct spec_outcome_of_pass){ .n_row = 5,
+                                               .pass_ns = 1e6,
+                                               .n_due = 1,
+                                               .outcome = &(struct spec_session_outcome){ 0, &tree, kept, NULL } });
     }
     spec_control_set_survival(c, 0, 0, told);
     spec_control_survival(c, 0, 0, 4, s);

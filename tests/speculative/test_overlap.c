@@ -98,7 +98,7 @@ static int step(const struct world *w, struct spec_control *c, int n_due, int de
     for (int i = 0; i < n_due && d.drafter != SPEC_OFF; i++) {
         if (c)
             spec_tree_prune(&tree[i], cut[i].keep, false);
-        outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n) };
+        outcome[i] = (struct spec_session_outcome){ i, &tree[i], kn_min(accepted[i], tree[i].n), NULL };
         n_drafted += tree[i].n;
         n_accepted += outcome[i].n_accepted;
         if (overlap)

@@ -117,6 +117,12 @@ static void run_real(const char *draft, int gamma, int n_block, uint64_t least_k
     assert_int_equal(eng_draft_parse(&o.draft[0], draft), 0);
     struct eng_engine *e = open_engine_with(o, n_block);
     run_crowd(e, SHARE(30));
+    uint64_t n_accepted = 0;
+    for (int i = 0; i < ENG_DRAFT_NODES; i++)
+        n_accepted += e->drafting->counts.n_accepted[i];
+    assert_int_equal(n_accepted, e->stats.n_draft_kept);
+    assert_true(e->stats.n_window_row_kept <= e->stats.n_window_row);
+    assert_int_equal(e->stats.n_window_row > 0, strstr(draft, "lookahead") != NULL);
     if ((WHOLE && e->stats.n_draft_kept < least_kept) || e->stats.n_draft_kept > e->stats.n_draft)
         fail_msg("%s: %d of %d kept", draft, (int)e->stats.n_draft_kept, (int)e->stats.n_draft);
     close_engine(e);
@@ -231,12 +237,12 @@ static void a_window_sees_the_text_to_come(void **state)
             text[n_text++] = event[i].token;
         const struct spec_tree *t = s->seq.tree;
         for (int i = 0; t && i < t->n; i++) {
-            if (!t->asked[i])
+            if (!t->wants_target_token[i])
                 continue;
             assert_true(n_row < 4 * N_SAID && t->depth[i] <= MOST);
             row[n_row].at = at;
             row[n_row].n = t->depth[i];
-            row[n_row].said = s->seq.said[i];
+            row[n_row].said = s->seq.target_token[i];
             for (int k = i; k != SPEC_ROOT; k = t->parent[k])
                 row[n_row].path[t->depth[k] - 1] = t->token[k];
             n_row++;
@@ -253,6 +259,44 @@ static void a_window_sees_the_text_to_come(void **state)
         fail_msg("%d rows, %d of them of the text", n_row, n_right);
     eng_session_close(s);
     close_engine(e);
+}
+
+/* A request that limits its drafts keeps its window; a window gets the rows that the pass has for it, and the warning
+ * says if that is not all; and it fills passes of --dsi 1 too. */
+static void a_window_has_rows_of_its_own(void **state)
+{
+    (void)state;
+    enum { N_SAID = 40, ROWS = 7 };
+    for (int way = 0; way < 3; way++) {
+        struct eng_options o = { .n_parallel = way == 1 ? 100 : 1, .n_chunk = 100, .gamma = 4, .n_draft = 1 };
+        assert_int_equal(eng_draft_parse(&o.draft[0], "lookahead"), 0);
+        if (way == 2) {
+            char itself[128];
+            snprintf(itself, sizeof itself, "model:%s", path);
+            o.dsi = ENG_DSI_ON;
+            o.n_draft = 2;
+            assert_int_equal(eng_draft_parse(&o.draft[1], itself), 0);
+        }
+        faults_listen();
+        struct eng_engine *e = open_engine_with(o, 0);
+        assert_int_equal(faults.n_line, way == 1);
+        faults_listen_off();
+        struct eng_session *s;
+        int32_t text[8];
+        for (int i = 0; i < 8; i++)
+            text[i] = (int32_t)(kn_mix((uint64_t)i) % 250);
+        struct eng_request r = request(text, 8, N_SAID, 5);
+        r.drafts.n_max = way == 0;
+        assert_int_equal(eng_session_open(&s, e), 0);
+        assert_int_equal(eng_session_start(s, &r), 0);
+        while (eng_session_runs(s))
+            eng_step(e, event);
+        uint64_t n_row = e->stats.n_window_row;
+        if (n_row < ROWS * 5)
+            fail_msg("way %d: %d rows of the window in %d passes", way, (int)n_row, (int)e->stats.n_pass);
+        eng_session_close(s);
+        close_engine(e);
+    }
 }
 
 /* ---- documents that the suffix drafter learns ------------------------------------------------------------ */
@@ -551,6 +595,7 @@ int main(void)
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(a_text_is_shared_to_its_end),
         cmocka_unit_test(a_window_sees_the_text_to_come),
+        cmocka_unit_test(a_window_has_rows_of_its_own),
         cmocka_unit_test(a_document_is_known_as_it_is),
         cmocka_unit_test(a_document_of_what_is_said_saves_passes),
         cmocka_unit_test(an_empty_document_says_nothing),
