@@ -88,6 +88,12 @@ static void update_tally(struct spec_arm *a, int d, const struct spec_tally *now
         memcpy(a->tally, a->recent, sizeof a->tally);
 }
 
+/* Accepted tokens of the draft, without rows of a lookahead window. */
+static int n_kept(const struct spec_session_outcome *o)
+{
+    return o->path ? spec_tree_n_accepted(o->tree, o->path, o->n_accepted) : o->n_accepted;
+}
+
 static void learn_correction(struct spec_control *c, int drafter, const struct spec_outcome_of_pass *s)
 {
     int of = c->arm[drafter].of;
@@ -114,8 +120,7 @@ static void learn_correction(struct spec_control *c, int drafter, const struct s
             now[d].accepted += came;
         }
         counts->n_drafted += (uint64_t)spec_tree_n_drafted(o->tree);
-        counts->n_accepted += (uint64_t)(o->path ? spec_tree_n_accepted(o->tree, o->path, o->n_accepted)
-                                                 : o->n_accepted);
+        counts->n_accepted += (uint64_t)n_kept(o);
     }
     for (int d = 0; d < SPEC_DEPTHS; d++)
         update_tally(a, d, &now[d]);
@@ -274,9 +279,10 @@ static void charge_account(struct spec_control *c, const struct spec_outcome_of_
 static void count_trial(struct spec_control *c, const struct spec_outcome_of_pass *s)
 {
     for (int i = 0; i < s->n_due; i++) {
-        bool drafted = s->outcome[i].tree && s->outcome[i].tree->n > 0;
+        const struct spec_session_outcome *o = &s->outcome[i];
+        bool drafted = o->tree && spec_tree_n_drafted(o->tree) > 0;
         c->trial.n_draft += drafted;
-        c->trial.n_accepted += drafted && s->outcome[i].n_accepted > 0;
+        c->trial.n_accepted += drafted && n_kept(o) > 0;
     }
 }
 
