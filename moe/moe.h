@@ -366,8 +366,9 @@ void moe_context_set_team(struct moe_context *c, struct kn_team *team);
 /* Copies keys, values and features of slots from .. from + n - 1 to slots to .. to + n - 1; the ranges may overlap. */
 void moe_context_copy_slots(struct moe_context *c, int32_t from, int32_t to, int n);
 
-/* Converts the `last` feature stored at this slot to float32, and may use the context's queue.  A feature is valid as
- * long as the slot's key and value. */
+/* Converts the `last` features stored at these slots to float32, and may use the context's queue: a device with memory of
+ * its own copies several in one go.  A feature is valid as long as the slot's key and value. */
+void moe_context_features(struct moe_context *c, const int32_t *slot, int n, float *out /* [n][d_model] */);
 void moe_context_feature(struct moe_context *c, int32_t slot, float *out /* [d_model] */);
 
 /* The feature of wanted row i of the last result: its hidden state after the final norm; of most EAGLE-3 heads before it. */

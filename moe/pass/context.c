@@ -231,7 +231,7 @@ static void lay_out(struct moe_context *c, struct moe_arenas *a)
     lay_out_rows(&c->want, &a->shared, n_want);
     c->logits = take_shared(c, a, n_want * (size_t)d->n_vocab, sizeof(float));
     if (device_of(c->model, &c->opt)->backend->own_memory)
-        c->landing = kn_arena_take(&a->shared, (size_t)d->d_model, sizeof(float));
+        c->landing = kn_arena_take(&a->shared, MOE_LANDINGS * (size_t)d->d_model, sizeof(float));
     if (d->delta_period)
         moe_states_lay_out(c, a);
     if (d->n_expert) {

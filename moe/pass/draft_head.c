@@ -36,13 +36,23 @@ void moe_keep_inner(struct moe_context *c, int layer)
         }
 }
 
-void moe_context_feature(struct moe_context *c, int32_t slot, float *out)
+void moe_context_features(struct moe_context *c, const int32_t *slot, int n, float *out)
 {
     struct kn_features f = moe_last_feature(c);
-    kn_assert(slot >= 0 && slot < f.n_slot);
-    const void *x = moe_read(c, f.base + (size_t)slot * f.slot_bytes, (size_t)f.n * kn_kv_value_bytes(f.kv));
-    kn_row_decode(f.kv == KN_KV_F16 ? KN_F16 : KN_F32, x, f.n, out);
+    const void *x[MOE_LANDINGS];
+    for (int first = 0, n_here; first < n; first += n_here) {
+        n_here = kn_min(n - first, MOE_LANDINGS);
+        for (int i = 0; i < n_here; i++) {
+            kn_assert(slot[first + i] >= 0 && slot[first + i] < f.n_slot);
+            x[i] = f.base + (size_t)slot[first + i] * f.slot_bytes;
+        }
+        moe_read_several(c, x, n_here, (size_t)f.n * kn_kv_value_bytes(f.kv));
+        for (int i = 0; i < n_here; i++)
+            kn_row_decode(f.kv == KN_KV_F16 ? KN_F16 : KN_F32, x[i], f.n, out + (size_t)(first + i) * (size_t)f.n);
+    }
 }
+
+void moe_context_feature(struct moe_context *c, int32_t slot, float *out) { moe_context_features(c, &slot, 1, out); }
 
 const float *moe_last_feature_at(const struct moe_context *c, int i)
 {

@@ -59,14 +59,24 @@ int moe_wait_copies(struct moe_context *c) { return wait_for(c, c->copies); }
 
 int moe_context_error(const struct moe_context *c) { return c->error; }
 
+void moe_read_several(struct moe_context *c, const void **at, int n, size_t bytes)
+{
+    size_t most = (size_t)c->model->desc.d_model * sizeof(float);
+    kn_assert(bytes <= most && n <= MOE_LANDINGS);
+    if (!is_apart(c))
+        return;
+    for (int i = 0; i < n; i++) {
+        uint8_t *landing = c->landing + (size_t)i * most;
+        copy(c->queue, landing, at[i], bytes);
+        at[i] = landing;
+    }
+    moe_wait(c);
+}
+
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
 {
-    kn_assert(bytes <= (size_t)c->model->desc.d_model * sizeof(float));
-    if (!is_apart(c))
-        return at;
-    copy(c->queue, c->landing, at, bytes);
-    moe_wait(c);
-    return c->landing;
+    moe_read_several(c, &at, 1, bytes);
+    return at;
 }
 
 /* ---- the sheet ------------------------------------------------------------------------------------------------ */

@@ -296,7 +296,7 @@ struct moe_context {
     struct moe_present present;
     int32_t *want_row; /* of the sheet: the rows with want_logits */
     float *logits;     /* [max_want, n_vocab] */
-    uint8_t *landing;  /* [d_model] floats or less: a feature on its way to the host */
+    uint8_t *landing;  /* [MOE_LANDINGS][d_model] floats or less: features on their way to the host */
     struct moe_sheet sheet;
     double distinct; /* distinct experts of the pass, summed over layers */
 };
@@ -326,8 +326,11 @@ void moe_upload_beside(struct moe_context *c, const void *host, size_t bytes);
 int moe_wait(struct moe_context *c);
 int moe_wait_copies(struct moe_context *c); /* the same for c->copies */
 
-/* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits. */
+/* Returns bytes of the device's memory as the host can read them until the next call; at most d_model floats.  Waits.
+ * moe_read_several() copies n addresses, at most MOE_LANDINGS, with one wait, and replaces each by the host's. */
+#define MOE_LANDINGS 16
 const void *moe_read(struct moe_context *c, const void *at, size_t bytes);
+void moe_read_several(struct moe_context *c, const void **at, int n, size_t bytes);
 
 /* Takes n elements of the sheet, as they begin a pass; their contents are old. */
 void *moe_sheet_take(struct moe_context *c, size_t n, size_t size);
