@@ -49,12 +49,13 @@ static struct spec_draft_forecast by_target(const struct eng_drafting *g)
     return (struct spec_draft_forecast){ .ns = one, .row_ns = (all - one) / (most - 1) };
 }
 
-/* The time of a drafter's pass by its size: its own weights, and its experts in the model's store. */
+/* The time of a drafter's pass by its size: the weights that it reads, and its experts in the model's store. */
 static struct spec_draft_forecast by_size(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     const struct moe_shape *shape = moe_model_shape(g->host.model);
     struct eng_extra its = eng_drafter_need(d);
-    double ns = g->cost.fixed_ns * (double)(its.weights + its.device_weights) / (double)shape->pass_bytes;
+    size_t reads = its.pass ? its.pass : its.weights + its.device_weights;
+    double ns = g->cost.fixed_ns * (double)reads / (double)shape->pass_bytes;
     if (its.n_moe_layer)
         ns += (spec_cost_pass_ns(&g->cost, 1, 0, 0) - g->cost.fixed_ns) * its.n_moe_layer / shape->n_moe_layer;
     return (struct spec_draft_forecast){ .ns = ns };

@@ -403,12 +403,12 @@ static void explain(const struct eng_drafting *g)
     kn_say(KN_LOG_INFO, "%s", line);
 }
 
-/* Tokens that the drafter must prefill before it can draft. A drafter without a network has none: it learns tokens as
- * they are committed. */
+/* Tokens that the drafter must prefill before it can draft. Others than networks that read prompts have none: they learn
+ * tokens as they are committed, or need none. */
 static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;
-    for (int i = 0; i < n_due && d->kind->is_network; i++)
+    for (int i = 0; i < n_due && d->kind->reads_prompts; i++)
         if (due[i]->draft->usable >> d->number & 1)
             n += d->kind->n_uncomputed
                      ? d->kind->n_uncomputed(d, due[i])

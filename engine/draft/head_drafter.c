@@ -144,4 +144,5 @@ static const struct eng_drafter_kind head_kind = { .name = "head",
                                                    .close = close_head,
                                                    .load = load,
                                                    .is_network = true,
+                                                   .reads_prompts = true,
                                                    .need = need };

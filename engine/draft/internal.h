@@ -35,8 +35,9 @@ struct eng_draft_seat {
 struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
-    bool free;       /* a draft takes no time worth measuring */
-    bool is_network; /* it has weights and computes tokens */
+    bool free;          /* a draft takes no time worth measuring */
+    bool is_network;    /* it has weights */
+    bool reads_prompts; /* it computes the tokens of sequences, prompts too, before it drafts for them */
     /* The sequence has got a seat, or loses it. NULL: nothing to do. */
     void (*enter)(struct eng_drafter *d, struct eng_seq *s);
     void (*leave)(struct eng_drafter *d, struct eng_seq *s, bool ended);

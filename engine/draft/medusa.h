@@ -12,8 +12,12 @@ struct eng_medusa;
 /* Reads names, shapes and types of the file's tensors, or refuses it. Weights are read by load. */
 int eng_medusa_open(struct eng_medusa **out, struct moe_file *file, const struct kn_ops *ops);
 void eng_medusa_close(struct eng_medusa *m); /* not the file */
-int eng_medusa_load(struct eng_medusa *m, struct kn_team *team, int most_row);
-size_t eng_medusa_bytes(const struct eng_medusa *m, int most_row); /* that load takes */
+int eng_medusa_load(struct eng_medusa *m, struct kn_team *team, enum off_io_kind io, int most_row);
+
+struct eng_medusa_bytes { /* that load takes; pass: the weights of one head */
+    size_t weights, pass, buffers;
+};
+struct eng_medusa_bytes eng_medusa_bytes(const struct eng_medusa *m, struct kn_team *team, int most_row);
 
 struct eng_medusa_shape {
     int n_head, n_layer, d_model, n_vocab;

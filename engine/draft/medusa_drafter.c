@@ -8,6 +8,8 @@
 #include "engine/draft/internal.h"
 #include "engine/draft/medusa.h"
 
+#include <string.h>
+
 #define RANKS 10 /* tokens of a head that the tree considers */
 _Static_assert(RANKS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
@@ -16,14 +18,21 @@ struct guesses {
     struct spec_top top[ENG_MEDUSA_HEADS][RANKS];
 };
 
+struct item { /* a sequence in a draft */
+    struct eng_seq *seq;
+    int n_node, depth; /* most nodes; heads that have been computed for it */
+    struct guesses *guesses;
+};
+
 struct draft_medusa {
     struct eng_drafter base;
     struct moe_file *file;
     struct eng_medusa *heads;
     enum eng_tree tree;
-    struct eng_seq **seq;    /* [n_seq] of n_parallel: the sequences of the draft under way */
-    int *n_node, n_seq;      /* [n_seq] */
-    struct guesses *guesses; /* [n_seq] */
+    struct item *item; /* [n_item] of n_parallel; the first n_row have row i of the heads */
+    int32_t *slot;     /* [n_item] of their features */
+    int n_item, n_row;
+    struct guesses *guesses; /* [n_parallel] */
     int head;                /* that is being ranked */
     atomic_int error;        /* of a rank */
 };
@@ -35,8 +44,8 @@ static void close_medusa(struct eng_drafter *base)
     struct draft_medusa *d = (struct draft_medusa *)base;
     eng_medusa_close(d->heads);
     moe_file_close(d->file);
-    kn_free(d->seq);
-    kn_free(d->n_node);
+    kn_free(d->item);
+    kn_free(d->slot);
     kn_free(d->guesses);
     kn_free(d);
 }
@@ -62,10 +71,10 @@ static int open_parts(struct draft_medusa *d, const struct eng_draft_option *w)
     if (error || (error = eng_medusa_open(&d->heads, d->file, moe_model_ops(host->model))) || (error = check(d, w)))
         return error;
     d->tree = w->tree;
-    d->seq = kn_calloc(n, sizeof(struct eng_seq *));
-    d->n_node = kn_calloc(n, sizeof *d->n_node);
+    d->item = kn_calloc(n, sizeof *d->item);
+    d->slot = kn_calloc(n, sizeof *d->slot);
     d->guesses = kn_calloc(n, sizeof *d->guesses);
-    return d->seq && d->n_node && d->guesses ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
+    return d->item && d->slot && d->guesses ? 0 : kn_fail(KN_ENOMEM, "no memory for a drafter");
 }
 
 static const struct eng_drafter_kind medusa_kind;
@@ -89,19 +98,15 @@ int eng_draft_medusa_open(struct eng_drafter **out, struct eng_drafting *g, cons
 static struct eng_extra need(const struct eng_drafter *base)
 {
     const struct draft_medusa *d = (const struct draft_medusa *)base;
-    return (struct eng_extra){ .weights = eng_medusa_bytes(d->heads, base->drafting->host.n_parallel) };
+    const struct eng_draft_host *host = &base->drafting->host;
+    struct eng_medusa_bytes bytes = eng_medusa_bytes(d->heads, host->team, host->n_parallel);
+    return (struct eng_extra){ .weights = bytes.weights, .pass = bytes.pass, .step = bytes.buffers };
 }
 
 static int load(struct eng_drafter *base)
 {
     const struct eng_draft_host *host = &base->drafting->host;
-    return eng_medusa_load(((struct draft_medusa *)base)->heads, host->team, host->n_parallel);
-}
-
-static int n_uncomputed(const struct eng_drafter *base, const struct eng_seq *s)
-{
-    (void)base, (void)s;
-    return 0;
+    return eng_medusa_load(((struct draft_medusa *)base)->heads, host->team, host->io, host->n_parallel);
 }
 
 /* ---- a draft ------------------------------------------------------------------------------------------- */
@@ -110,10 +115,11 @@ static int n_uncomputed(const struct eng_drafter *base, const struct eng_seq *s)
 static void rank_item(void *arg, int i, int thread)
 {
     struct draft_medusa *d = arg;
-    const struct eng_seq *s = d->seq[i];
+    const struct item *it = &d->item[i];
+    const struct eng_seq *s = it->seq;
     int n = spec_rank(d->base.drafting->host.sampler[thread], s->sampling, eng_medusa_logits(d->heads, i), s->token,
-                      s->n_token, s->n_token + d->head, RANKS, d->guesses[i].top[d->head]);
-    d->guesses[i].n[d->head] = kn_max(n, 0);
+                      s->n_token, s->n_token + d->head, RANKS, it->guesses->top[d->head]);
+    it->guesses->n[d->head] = kn_max(n, 0);
     if (n < 0)
         atomic_store(&d->error, n);
 }
@@ -132,41 +138,62 @@ static void add(const struct guesses *g, struct candidate *open, int *n_open, st
     open[(*n_open)++] = c;
 }
 
-/* Takes the likeliest candidate; its first successor and its next sibling become candidates. */
-static void grow(const struct draft_medusa *d, const struct guesses *g, struct spec_tree *t, int n_node, int depth)
+/* The tree takes the likeliest candidate, time and again; then its first successor and its next sibling become candidates.
+ * Without t, nothing is added. The result says whether a candidate behind the last computed head could have been taken. */
+static bool grow(const struct draft_medusa *d, const struct item *it, struct spec_tree *t)
 {
     struct candidate open[2 * ENG_DRAFT_NODES + 2];
-    int n_open = 0;
-    add(g, open, &n_open, (struct candidate){ .parent = SPEC_ROOT, .before = 1 });
-    for (int n = 0; n < kn_min(n_node, ENG_DRAFT_NODES) && n_open > 0; n++) {
-        int best = 0;
+    int n_open = 0, n_node = kn_min(it->n_node, ENG_DRAFT_NODES);
+    bool deeper = false;
+    add(it->guesses, open, &n_open, (struct candidate){ .parent = SPEC_ROOT, .before = 1 });
+    for (int n = 0; n < n_node && n_open > 0; n++) {
+        int best = 0, node = SPEC_ROOT;
         for (int i = 1; i < n_open; i++)
             if (open[i].survival > open[best].survival)
                 best = i;
         struct candidate c = open[best];
         open[best] = open[--n_open];
-        int node = spec_tree_add(t, c.parent, g->top[c.depth][c.rank].token, c.survival,
-                                 (uint8_t)(1 << d->base.number));
-        if (node < 0)
-            return;
+        if (t && (node = spec_tree_add(t, c.parent, it->guesses->top[c.depth][c.rank].token, c.survival,
+                                       (uint8_t)(1 << d->base.number))) < 0)
+            return deeper;
         if (d->tree != ENG_TREE_CHAIN)
-            add(g, open, &n_open, (struct candidate){ c.parent, c.depth, c.rank + 1, c.before, 0 });
-        if (c.depth + 1 < depth)
-            add(g, open, &n_open, (struct candidate){ node, c.depth + 1, 0, c.survival, 0 });
+            add(it->guesses, open, &n_open, (struct candidate){ c.parent, c.depth, c.rank + 1, c.before, 0 });
+        if (c.depth + 1 < it->depth)
+            add(it->guesses, open, &n_open, (struct candidate){ node, c.depth + 1, 0, c.survival, 0 });
+        else
+            deeper |= n + 1 < n_node;
     }
+    return deeper;
 }
 
-/* The feature of the last computed token; a sequence of one token has none. */
+/* The features of the last computed tokens; a sequence of one token has none. */
 static void list(struct draft_medusa *d, struct eng_seq **s, const int *n_node, int n)
 {
-    d->n_seq = 0;
+    d->n_item = 0;
     for (int i = 0; i < n; i++) {
         if (n_node[i] <= 0 || s[i]->n_kv < 1)
             continue;
-        moe_context_feature(d->base.drafting->host.context, s[i]->path.slot[s[i]->n_kv - 1],
-                            eng_medusa_feature(d->heads, d->n_seq));
-        d->n_node[d->n_seq] = n_node[i];
-        d->seq[d->n_seq++] = s[i];
+        d->slot[d->n_item] = s[i]->path.slot[s[i]->n_kv - 1];
+        d->item[d->n_item] = (struct item){ s[i], n_node[i], 0, &d->guesses[d->n_item] };
+        d->n_item++;
+    }
+    d->n_row = d->n_item;
+    moe_context_features(d->base.drafting->host.context, d->slot, d->n_item, eng_medusa_feature(d->heads, 0));
+}
+
+/* The sequences that a deeper head can give no node to, since likelier ones fill their drafts, leave the rows. */
+static void drop_full(struct draft_medusa *d)
+{
+    size_t bytes = (size_t)eng_medusa_shape(d->heads).d_model * sizeof(float);
+    for (int i = d->n_row - 1; i >= 0; i--) {
+        d->item[i].depth = d->head + 1;
+        if (grow(d, &d->item[i], NULL))
+            continue;
+        struct item full = d->item[i];
+        d->item[i] = d->item[--d->n_row];
+        d->item[d->n_row] = full;
+        if (i < d->n_row)
+            memcpy(eng_medusa_feature(d->heads, i), eng_medusa_feature(d->heads, d->n_row), bytes);
     }
 }
 
@@ -177,19 +204,16 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
     depth = kn_min(depth, eng_medusa_shape(d->heads).n_head);
     list(d, s, n_node, n);
     atomic_store(&d->error, 0);
-    for (d->head = 0; d->head < depth && d->n_seq > 0; d->head++) {
-        eng_medusa_compute(d->heads, team, d->head, d->n_seq);
-        kn_parallel_for(team, d->n_seq, rank_item, d);
+    for (d->head = 0; d->head < depth && d->n_row > 0; d->head++) {
+        eng_medusa_compute(d->heads, team, d->head, d->n_row);
+        kn_parallel_for(team, d->n_row, rank_item, d);
+        drop_full(d);
     }
-    for (int i = 0; i < d->n_seq && depth > 0; i++)
-        grow(d, &d->guesses[i], &d->seq[i]->draft->tree, d->n_node[i], depth);
+    for (int i = 0; i < d->n_item && depth > 0; i++)
+        grow(d, &d->item[i], &d->item[i].seq->draft->tree);
     return atomic_load(&d->error);
 }
 
-static const struct eng_drafter_kind medusa_kind = { .name = "medusa",
-                                                     .is_network = true,
-                                                     .n_uncomputed = n_uncomputed,
-                                                     .draft = draft,
-                                                     .load = load,
-                                                     .close = close_medusa,
-                                                     .need = need };
+static const struct eng_drafter_kind medusa_kind = {
+    .name = "medusa", .is_network = true, .draft = draft, .load = load, .close = close_medusa, .need = need
+};

@@ -409,6 +409,7 @@ static const struct eng_drafter_kind model_kind = { .name = "model",
                                                     .close = close_model,
                                                     .load = load,
                                                     .is_network = true,
+                                                    .reads_prompts = true,
                                                     .need = need };
 
 static const struct eng_drafter_kind resident_kind = {

@@ -457,5 +457,6 @@ static const struct eng_drafter_kind other_kind = { .name = "other vocabulary",
                                                     .close = close_other,
                                                     .load = load,
                                                     .is_network = true,
+                                                    .reads_prompts = true,
                                                     .n_uncomputed = n_uncomputed,
                                                     .need = need };

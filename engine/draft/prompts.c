@@ -23,7 +23,7 @@ int eng_prompts_open(struct eng_drafting *g)
 {
     bool any = false;
     for (int i = 0; i < g->n_drafter; i++)
-        any |= g->drafter[i]->kind->is_network;
+        any |= g->drafter[i]->kind->reads_prompts;
     if (!any)
         return 0;
     g->prompts.row = kn_calloc(READ_ROWS, sizeof *g->prompts.row);

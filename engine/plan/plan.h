@@ -119,6 +119,7 @@ double eng_plan_gain(const struct eng_setting *s, int n_seq, const double *survi
 
 struct eng_extra { /* bytes that a drafter adds: to the host's memory, or to that of the target's device */
     size_t weights, step;
+    size_t pass; /* of the weights, those that one pass reads; 0: all */
     size_t device_weights, device_step;
     size_t slot, kept; /* for each KV position; of these, `kept` bytes stay allocated after it is unloaded */
     int n_moe_layer;   /* layers of the drafter with experts in the target's store */

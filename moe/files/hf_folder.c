@@ -37,6 +37,17 @@ int moe_folder_path(const struct moe_folder *d, const char *name, char *out, siz
     return 0;
 }
 
+int moe_folder_has(const struct moe_folder *d, const char *name, bool *has)
+{
+    char path[PATH_BYTES];
+    int err = moe_folder_path(d, name, path, sizeof path);
+    int fd = err ? -1 : kn_io()->open(path, O_RDONLY | O_CLOEXEC, 0);
+    *has = fd >= 0;
+    if (fd >= 0)
+        kn_file_close(fd);
+    return err;
+}
+
 static int read_open(const struct moe_folder *d, int fd, const char *path, size_t most, char **text, size_t *n)
 {
     int64_t size = kn_io()->size(fd);
@@ -256,25 +267,13 @@ static int open_indexed(struct moe_folder *d, const json_t *map)
     return 0;
 }
 
-/* *has: whether the folder has a file with this name. */
-static int look_for(const struct moe_folder *d, const char *name, bool *has)
-{
-    char path[PATH_BYTES];
-    int err = moe_folder_path(d, name, path, sizeof path);
-    int fd = err ? -1 : kn_io()->open(path, O_RDONLY | O_CLOEXEC, 0);
-    *has = fd >= 0;
-    if (fd >= 0)
-        kn_file_close(fd);
-    return err;
-}
-
 static int open_single(struct moe_folder *d)
 {
     static const char name[] = "model.safetensors", pickled[] = "pytorch_model.bin";
     bool has = false, has_pickled = false;
-    int err = look_for(d, name, &has);
+    int err = moe_folder_has(d, name, &has);
     if (!err && !has)
-        err = look_for(d, pickled, &has_pickled);
+        err = moe_folder_has(d, pickled, &has_pickled);
     if (err || !has_pickled)
         return err ? err : open_weights(d, name);
     return kn_fail(KN_EUNSUPPORTED,
@@ -302,24 +301,25 @@ static int open_all_weights(struct moe_folder *d)
 
 /* ---- the folder ------------------------------------------------------------------------------- */
 
-static int read_medusa(struct moe_folder *d)
+static int read_medusa(struct moe_folder *d, enum moe_hf_medusa layout)
 {
-    int err = moe_hf_medusa_check(d);
-    if (!err)
-        err = open_weights(d, MOE_HF_MEDUSA);
+    int err = layout == MOE_HF_MEDUSA_VLLM ? open_all_weights(d) : open_weights(d, MOE_HF_MEDUSA);
     return err ? err : moe_hf_medusa(d);
 }
 
 static int read_folder(struct moe_folder *d)
 {
+    enum moe_hf_medusa medusa = MOE_HF_NO_MEDUSA;
     int err = moe_folder_json(d, "config.json", CONFIG_MOST, &d->config);
     if (!err && !d->config)
         err = kn_fail(KN_ENOENT,
                       "%s: there is no config.json in this folder: name a .gguf file, or a folder with "
                       "config.json, tokenizer.json and .safetensors files",
                       d->f->name);
-    if (!err && moe_hf_is_medusa(d))
-        return read_medusa(d);
+    if (!err)
+        err = moe_hf_find_medusa(d, &medusa);
+    if (!err && medusa)
+        return read_medusa(d, medusa);
     if (!err)
         err = moe_hf_config(d);
     if (!err)

@@ -122,6 +122,7 @@ void moe_hf_list_inner(const struct moe_hf_outer *outer, char *out, size_t size)
 int moe_refuse(int code, const char *path, const char *field, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 int moe_folder_path(const struct moe_folder *d, const char *name, char *out, size_t bytes);
+int moe_folder_has(const struct moe_folder *d, const char *name, bool *has); /* a file with this name */
 
 /* Read the file `name` of the folder, at most `most` bytes: as a JSON object (json_decref), or as text (kn_free).  If
  * the file does not exist they return 0 and set the pointer to NULL. */
@@ -142,11 +143,12 @@ const struct moe_stored *moe_stored_find(const struct moe_folder *d, const char 
 const struct moe_stored *moe_stored_beside(const struct moe_folder *d, const struct moe_stored *t, size_t less,
                                            const char *more);
 int moe_refuse_stored(const struct moe_folder *d, const struct moe_stored *t, int code, const char *what);
-/* hf_medusa.c: whether config.json is that of Medusa heads; before the weights are opened, refuses a folder with heads in
- * a .pt file; and the folder's metadata and tensors. */
+
+/* hf_medusa.c.  moe_hf_find_medusa() says whether the folder has Medusa heads, and in which layout; it refuses heads in a
+ * .pt file.  moe_hf_medusa() adds their metadata and tensors, once the weights are opened. */
 #define MOE_HF_MEDUSA "medusa_lm_head.safetensors"
-bool moe_hf_is_medusa(const struct moe_folder *d);
-int moe_hf_medusa_check(const struct moe_folder *d);
+enum moe_hf_medusa { MOE_HF_NO_MEDUSA, MOE_HF_MEDUSA_AUTHORS, MOE_HF_MEDUSA_VLLM };
+int moe_hf_find_medusa(const struct moe_folder *d, enum moe_hf_medusa *out);
 int moe_hf_medusa(struct moe_folder *d);
 
 struct moe_tensor moe_as_stored(const struct moe_stored *t); /* dimensions in GGUF order */

@@ -18,6 +18,7 @@
 #define N_SESSION N_TEXT
 #define N_REQUEST (4 * N_TEXT) /* per text: temperature 0 or 1, shared prefix or not */
 #include "tests/engine/head.h"
+#include "tests/engine/medusa_heads.h"
 
 #define MODELS "evals/train/models/demo-"
 #define MODEL  MODELS "target-q8_0.gguf"
@@ -29,13 +30,14 @@
 
 enum factor { DRAFTER, GAMMA, AT_ONCE, THREADS, HOT, AS_THEY_COME, CRAMPED, ALIKE, FEW_EXPERTS, N_FACTOR };
 
-#define N_DRAFTER  11
+#define N_DRAFTER  12
 #define MOST_LEVEL N_DRAFTER
 #define PRODUCT    (N_DRAFTER * 10 * 7 * 3 << 5)
 #define STRIDE     37813 /* coprime to PRODUCT: the walk visits each row once */
 static const int n_level[N_FACTOR] = { N_DRAFTER, 10, 7, 3, 2, 2, 2, 2, 2 };
 
 static char document[64], from_document[96], head[64], from_head[96]; /* head: a folder of an EAGLE-3 head */
+static char medusa[64], from_medusa[96];                              /* a folder of Medusa heads */
 static const char *const drafter[N_DRAFTER][2] = { { "ngram" },
                                                    { "suffix" },
                                                    { from_document },
@@ -46,7 +48,8 @@ static const char *const drafter[N_DRAFTER][2] = { { "ngram" },
                                                    { EAGLE ",tree=static" },
                                                    { EAGLE ",tree=chain" },
                                                    { "lookahead,window=5,ngram=4" },
-                                                   { from_head } };
+                                                   { from_head },
+                                                   { from_medusa, "ngram" } };
 static const int at_once[] = { 1, 2, 3, 5, 8, 16, 32 };
 
 /* Levels of gamma: 0, 1 to 8, auto. */
@@ -68,7 +71,7 @@ static void row_of(int *row, int number)
 
 /* ---- rows that cover every pair --------------------------------------------------------------------------- */
 
-#define MOST_ROW 120
+#define MOST_ROW 132
 #define TRIES    40 /* candidate rows, of which the best is chosen */
 
 static int chosen[MOST_ROW][N_FACTOR];
@@ -392,6 +395,9 @@ static int setup_demo(void **state)
     n_vocab = 4096;
     random_state = 2;
     write_head_folder(head, 256, 6);
+    snprintf(medusa, sizeof medusa, "/tmp/spillway-pairs-%d-medusa", getpid());
+    snprintf(from_medusa, sizeof from_medusa, "medusa:%s", medusa);
+    write_medusa(medusa, &(struct medusa_made){ .n_head = 4, .d = 256, .n_token = n_vocab });
     alone = open_engine(1, 512, 0);
     for (int i = 0; i < N_TEXT; i++) {
         write_text(text, sizeof text, i);
@@ -409,6 +415,7 @@ static int teardown_demo(void **state)
     for (int i = 0; i < N_TEXT; i++)
         eng_ids_free(&ids[i]);
     remove_head_folder(head);
+    remove_medusa(medusa);
     return unlink(document);
 }
 

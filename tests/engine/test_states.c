@@ -10,6 +10,7 @@
 
 #include "engine/dsi.h"
 #include "tests/engine/head.h"
+#include "tests/engine/medusa_heads.h"
 #include "tests/engine/worst.h"
 
 static void everyone_says_what_he_says_alone(void **state)
@@ -107,6 +108,25 @@ static void a_head_drafts(void **state)
     check_states(e);
     close_engine(e);
     unlink(head);
+}
+
+/* Medusa heads in vLLM's layout. */
+static void medusa_heads_draft(void **state)
+{
+    (void)state;
+    char heads[96], wish[128];
+    snprintf(heads, sizeof heads, "%s.medusa", path);
+    snprintf(wish, sizeof wish, "medusa:%s", heads);
+    write_medusa(heads, &(struct medusa_made){ .n_head = 3, .d = 128, .n_token = n_vocab, .vllm = true });
+    random_state = 28;
+    struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 8 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
+    struct eng_engine *e = open_engine_with(o, 12);
+    run_crowd(e, SHARE(15));
+    assert_true(!WHOLE || e->stats.n_draft > 100);
+    check_states(e);
+    close_engine(e);
+    remove_medusa(heads);
 }
 
 /* ---- cache hits ------------------------------------------------------------------------------------------ */
@@ -363,6 +383,7 @@ int main(void)
         cmocka_unit_test(texts_draft),
         cmocka_unit_test(another_model_drafts),
         cmocka_unit_test(a_head_drafts),
+        cmocka_unit_test(medusa_heads_draft),
         { "a_head_on_inner_layers_drafts", a_head_drafts, NULL, NULL, "3" },
         cmocka_unit_test(a_conversation_goes_on),
         cmocka_unit_test(kept_drafts_are_known_to_who_goes_on),

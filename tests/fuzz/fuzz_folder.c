@@ -2,13 +2,14 @@
  * vocabulary tokenizes and detokenizes.
  *
  * An input is four files, with a byte 0xFF, which no JSON has, after each of the first three: config.json,
- * tokenizer.json, tokenizer_config.json, model.safetensors. Other files do not exist; a tokenizer.json that does not
+ * tokenizer.json, tokenizer_config.json, model.safetensors, which is medusa_lm_head.safetensors too. Other files do not exist; a tokenizer.json that does not
  * begin like an object is tiktoken.model instead. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/draft/medusa.h"
 #include "engine/text/text.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n);
@@ -32,7 +33,8 @@ static int part_open(const char *path, int flags, int mode)
     (void)mode;
     const char *slash = strrchr(path, '/');
     for (int i = 0; i < N_PART && slash; i++)
-        if (!strcmp(slash + 1, name_of(i)) && !(flags & O_DIRECT) && part[i].data)
+        if ((!strcmp(slash + 1, name_of(i)) || (i == WEIGHTS && !strcmp(slash + 1, "medusa_lm_head.safetensors"))) &&
+            !(flags & O_DIRECT) && part[i].data)
             return FIRST_FD + i;
     errno = flags & O_DIRECT ? EINVAL : ENOENT;
     return strcmp(path, "a/folder") ? -1 : FIRST_FD + FOLDER;
@@ -123,6 +125,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
     static struct kn_io io;
     struct moe_file *f = NULL;
     struct moe_model *m = NULL;
+    struct eng_medusa *heads = NULL;
     if (!n)
         return 0;
     take_apart(data, n);
@@ -137,7 +140,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n)
         read_ends(f);
         use_vocab(f);
         moe_model_open(&m, f, &(struct moe_model_options){ .isa = KN_ISA_SCALAR });
+        eng_medusa_open(&heads, f, kn_ops(KN_ISA_SCALAR));
     }
+    eng_medusa_close(heads);
     moe_model_close(m);
     moe_file_close(f);
     return 0;

@@ -623,6 +623,16 @@ static const struct shape head_shapes[] = {
     { "midlayer.self_attn.q_proj.weight", 2, { 16, 32 }, "BF16" },
     { "midlayer.mlp.up_proj.weight", 2, { 8, 16 }, "BF16" },
 };
+static const struct shape medusa_shapes[] = {
+    { "0.0.linear.weight", 2, { 16, 16 }, "F16" }, { "0.0.linear.bias", 1, { 16 }, "F16" },
+    { "0.1.weight", 2, { 8, 16 }, "BF16" },        { "1.0.linear.weight", 2, { 16, 16 }, NULL },
+    { "1.0.linear.bias", 1, { 16 }, "F16" },       { "1.1.weight", 2, { 8, 16 }, "F16" },
+};
+static const struct shape medusa_vllm_shapes[] = {
+    { "blocks.0.layers.0.weight", 2, { 16, 16 }, "BF16" },
+    { "medusa_heads.blocks.1.layers.0.weight", 2, { 16, 16 }, "BF16" },
+    { "lm_heads.0.weight", 2, { 8, 16 }, "BF16" },
+};
 static const struct shape speculator_shapes[] = {
     { "fc.weight", 2, { 16, 48 }, NULL },
     { "embed_tokens.weight", 2, { 8, 16 }, NULL },
@@ -832,6 +842,14 @@ static const struct {
       "\"group_size\":32,\"sym\":false,\"desc_act\":true},",
       bytes_tokenizer,
       { ALL(gptq_shapes), ALL(order_shapes) } },
+    { "medusa",
+      "{\"base_model_name_or_path\":\"a\",\"medusa_num_heads\":2,\"medusa_num_layers\":1,",
+      bytes_tokenizer,
+      { ALL(medusa_shapes) } },
+    { "medusa_vllm",
+      "{\"model_type\":\"medusa\",\"num_heads\":2,\"hidden_size\":16,\"vocab_size\":8,\"original_lm_head\":true,",
+      bytes_tokenizer,
+      { ALL(medusa_vllm_shapes) } },
 };
 
 static uint64_t add_shape(struct gguf *header, const struct shape *s, uint64_t at)

@@ -3,6 +3,7 @@
 #define TESTS_ENGINE_CLI_DEVICE_CASES_H
 
 #include "tests/engine/cli/program.h"
+#include "tests/engine/medusa_heads.h"
 
 #define RUN "run --raw --seed 7 --quiet --temp 1 --top-k 0 --top-p 1 --min-p 0 -p Once -n 12 --threads 2 "
 
@@ -15,6 +16,7 @@ static void make_files(void)
     does("synth --shape tiny-qwen3next -o delta.gguf", NULL);
     does("synth --shape tiny-glm4moe --ahead -o mtp.gguf", NULL);
     does("synth --shape tiny-dense -o dense.gguf", NULL);
+    write_medusa("heads", &(struct medusa_made){ .n_head = 2, .d = 256, .n_token = 2048 });
 }
 
 static void needs_device(void)
@@ -47,6 +49,7 @@ static void answers_are_those_of_the_host(void **state)
     says_as_the_host(RUN "-m delta.gguf");
     says_as_the_host(RUN "-m m.gguf --draft ngram --gamma 3");
     says_as_the_host(RUN "-m m.gguf --draft model:dense.gguf --gamma 2");
+    says_as_the_host(RUN "-m m.gguf --draft medusa:heads --gamma 3");
     says_as_the_host(RUN "-m mtp.gguf --draft mtp --gamma 2");
 }
 

@@ -255,6 +255,7 @@ static void names_that_are_on_no_list(void **state)
         { "simulate dsi --method nothing", "event" },
         { "run -m m.gguf -p a --draft magic", "not a kind of drafter" },
         { "run -m m.gguf -p a --draft model:", "takes a file" },
+        { "run -m m.gguf -p a --draft medusa:", "takes a folder, as in medusa:FOLDER" },
         { "serve -m m.gguf --cors nonsense", "--cors takes" },
         { "serve -m m.gguf --log-format xml", "text or json" },
         { "serve -m m.gguf --allowed-host http://a", "--allowed-host takes" },
