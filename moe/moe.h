@@ -457,6 +457,7 @@ struct moe_device_stats {
     uint64_t n_passed;               /* on the device, after a copy */
     uint64_t n_host;                 /* on the host */
     uint64_t n_copied, copied_bytes; /* copies of experts to the device */
+    uint64_t n_back;                 /* copies back, of experts that the host no longer had */
     uint64_t n_layer;                /* layers with experts, over all passes, */
     uint64_t n_alone;                /* and those that the device went through without the host */
 };

@@ -188,6 +188,10 @@ void off_policy_close(struct off_policy *p);
  * among the first n, they are evicted before all others. */
 void off_policy_use(struct off_policy *p, const int32_t *expert, int n, int n_used);
 
+/* The same between turns. */
+void off_policy_set_elsewhere(struct off_policy *p, int32_t expert, bool elsewhere);
+bool off_policy_is_elsewhere(const struct off_policy *p, int32_t expert);
+
 /* Turns (of any group) until the next turn of the expert's group, divided by the probability that the expert is used in
  * it: the slot time that each saved read costs.  The expert with the largest value is evicted first. */
 float off_policy_wait(const struct off_policy *p, int32_t expert);

@@ -222,6 +222,17 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
 void off_fetch_now(struct off_store *s, const int32_t *expert /* [n_used] */, uint8_t *mark, int n, int n_used,
                    struct off_ticket *out);
 
+/* The caller has the expert elsewhere from now on, or no longer: between turns. */
+void off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
+
+/* An expert that the caller has elsewhere, and gives up there, comes back to memory: the caller writes its matrices to
+ * view->matrix and then calls off_store_brought_back(); until then a fetch of the expert waits.  The expert takes the slot of
+ * expert `left`, which the ticket has been handed and no longer has, unless another ticket uses that slot; or a slot that is empty
+ * or has another expert that is elsewhere.  left -1: none.  False: the store has the expert, or no such slot of its size. */
+bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
+                          struct off_view *view);
+void off_store_brought_back(struct off_store *s, int32_t expert, bool done); /* done false: its bytes are not there */
+
 /* The same for rows of a draft, which are no turn: nothing counts as used, hit or missed, so that eviction, the heat file
  * and the hit rate are those of the passes that count. */
 void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, struct off_ticket *out);

@@ -20,7 +20,7 @@
  * best; with independent choices no window predicts anything, and p is the mean.
  *
  * Experts that a device keeps count as used like the others, so that p is right when the device no longer keeps them, but
- * are not read: until then their slots are evicted first.
+ * are not read: until then their slots are evicted first, and those of experts that the host alone has last.
  *
  * A turn costs some 20 operations for each expert of the group.  Not thread-safe. */
 #include "offload/internal.h"
@@ -32,7 +32,7 @@
 #define LEAST_CHANCE 0.05f /* lowest p, as a share of the group's mean */
 #define FADE         0.995 /* factor per turn on the sums that the weights are computed from */
 #define MANY_TURNS   10000 /* cap of n_turn; larger values make no difference */
-#define ELSEWHERE    1e-4f /* p of a read of an expert that the caller has elsewhere */
+#define ELSEWHERE    1e-9f /* p of a read of an expert that the caller has elsewhere: below all others */
 #define KNOWN_TURNS  16    /* n_turn of a group is at least this once off_policy_set_share was called for it */
 
 static const float memory[N_MEMORY] = { 2, 16, 256 }; /* time windows, in turns */
@@ -48,7 +48,7 @@ struct off_policy {
     float *used[N_MEMORY];       /* [n_expert] share of turns, fading, per window */
     float *chance;               /* [n_expert] p of the group's next turn */
     float *now;                  /* [n_expert] 1 if used in the current turn, else 0 */
-    bool *elsewhere;             /* [n_expert] the caller had the expert elsewhere when it was used last */
+    bool *elsewhere;             /* [n_expert] the caller has the expert elsewhere */
     /* Fading sums over the experts of each turn, x[k] = used[k] - its mean: square[k][r] of x[k] * x[r], product[k] of
      * x[k] * (now - its mean). */
     double square[N_MEMORY][N_MEMORY], product[N_MEMORY];
@@ -213,6 +213,13 @@ float off_policy_wait(const struct off_policy *p, int32_t expert)
 {
     return (float)off_policy_ahead(p, expert) / (p->elsewhere[expert] ? ELSEWHERE : p->chance[expert]);
 }
+
+void off_policy_set_elsewhere(struct off_policy *p, int32_t expert, bool elsewhere)
+{
+    p->elsewhere[expert] = elsewhere;
+}
+
+bool off_policy_is_elsewhere(const struct off_policy *p, int32_t expert) { return p->elsewhere[expert]; }
 
 float off_policy_heat(const struct off_policy *p, int32_t expert) { return p->used[1][expert]; }
 

@@ -182,6 +182,27 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
         count_doubt(s, slot, true);
 }
 
+void off_slot_take(struct off_store *s, struct off_slot *slot, int32_t expert)
+{
+    if (slot->expert >= 0)
+        empty_slot(s, slot);
+    s->n_empty--;
+    slot->expert = expert;
+    slot->state = SLOT_CLAIMED;
+    slot->packed = true; /* matrices one behind the other, without the gaps of a read */
+    slot->wrong = 0;
+    s->slot_of[expert] = (int32_t)(slot - s->slot);
+}
+
+void off_slot_taken(struct off_store *s, struct off_slot *slot, bool done)
+{
+    kn_assert(slot->state == SLOT_CLAIMED);
+    slot->status = done ? 0 : KN_EIO;
+    slot->state = done ? SLOT_READY : SLOT_BAD;
+    if (!done && !slot->n_hold)
+        empty_slot(s, slot);
+}
+
 void off_slot_drop(struct off_store *s, struct off_slot *slot)
 {
     kn_assert(slot->n_hold > 0);

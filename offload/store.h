@@ -4,7 +4,7 @@
  *     share.c     the number of slots per size and node
  *     slots.c     states of a slot, its reads, the choice of slots to evict
  *     verify.c    checksums of the experts that were read, and the choice of another copy
- *     tickets.c   fetch, wait, release
+ *     tickets.c   fetch, wait, release; experts that come back from a device
  *     fill.c      threads that fill empty slots in idle time and allocate their memory; the first then watches files
  *     pin.c       a thread that pins the memory of slots for a device
  *
@@ -28,6 +28,8 @@
  *   hold      a NOW ticket holds its experts: their slots cannot be evicted.  The experts of a SOON or EARLY ticket
  *             are only spared until its release: they are evicted if a NOW fetch finds no other slot, so that the NOW
  *             fetch never waits forever.
+ *   elsewhere an expert that the caller has on a device is the first to be evicted.  If it loses its place there and has no slot,
+ *             it comes back to one of an expert that is elsewhere, at best that of the one that took its place.
  *   window    an expert is passing from its read until the end of its first use.  A NOW ticket gets slots for at most
  *             `window` passing experts; its next ones are read when these have been used.  Otherwise a layer that uses
  *             nearly all of its experts would take a slot for each one at once, and evict as many of other layers.
@@ -160,9 +162,12 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot);        /* upda
 bool off_slot_begun(const struct off_slot *slot);                        /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                         /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
-void off_slot_share(struct off_store *s, struct off_slot *slot);       /* the same for a draft: not a prefetch's use */
-void off_slot_join(struct off_store *s, struct off_slot *slot);        /* hold a slot that another fetch filled */
-void off_slot_drop(struct off_store *s, struct off_slot *slot);        /* ends one hold */
+void off_slot_share(struct off_store *s, struct off_slot *slot); /* the same for a draft: not a prefetch's use */
+void off_slot_join(struct off_store *s, struct off_slot *slot);  /* hold a slot that another fetch filled */
+void off_slot_drop(struct off_store *s, struct off_slot *slot);  /* ends one hold */
+/* Gives a slot without holds to an expert whose bytes the store's caller writes: the slot is claimed.  off_slot_taken() ends that. */
+void off_slot_take(struct off_store *s, struct off_slot *slot, int32_t expert);
+void off_slot_taken(struct off_store *s, struct off_slot *slot, bool done);
 void off_slot_end_passing(struct off_store *s, struct off_slot *slot); /* a prefetched expert that was not used */
 
 /* Writes to s->victim, in no order, up to n slots of a pool that may be evicted: empty ones, then those with the

@@ -1,4 +1,4 @@
-/* Tickets: fetch, wait, release. */
+/* Tickets: fetch, wait, release; experts that come back from a device. */
 #include "offload/store.h"
 
 #include <math.h>
@@ -309,4 +309,61 @@ void off_release(struct off_store *s, struct off_ticket *t)
     place_soon(s);
     pthread_mutex_unlock(&s->lock);
     *t = (struct off_ticket){ 0 };
+}
+
+/* ---- experts that come back from elsewhere ---------------------------------------------------------- */
+
+void off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere)
+{
+    pthread_mutex_lock(&s->lock);
+    off_policy_set_elsewhere(s->policy, expert, elsewhere);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* The slot of `left` if the ticket alone uses it, which then no longer does; or NULL. */
+static struct off_slot *slot_left(struct off_store *s, struct off_ticket *t, int32_t left, int pool)
+{
+    struct off_slot *slot = left < 0 || s->slot_of[left] < 0 ? NULL : &s->slot[s->slot_of[left]];
+    if (!slot || slot->n_hold != 1 || slot->state != SLOT_READY || s->pool_of[left] != pool)
+        return NULL;
+    for (int i = 0; i < t->n; i++)
+        if (t->expert[i] == left && t->mark[i] == MARK_GIVEN) {
+            t->mark[i] = MARK_BACK;
+            off_slot_drop(s, slot);
+            return slot;
+        }
+    return NULL;
+}
+
+/* A slot that is empty, or of an expert that is elsewhere; or NULL. */
+static struct off_slot *slot_to_spare(struct off_store *s, int pool)
+{
+    struct off_slot *slot = off_slot_victims(s, &s->pool[pool], 1, 0) ? &s->slot[s->victim[0].slot] : NULL;
+    return slot && (slot->expert < 0 || off_policy_is_elsewhere(s->policy, slot->expert)) ? slot : NULL;
+}
+
+bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
+                          struct off_view *view)
+{
+    struct off_slot *slot = NULL;
+    int pool = s->pool_of[expert];
+    pthread_mutex_lock(&s->lock);
+    if (s->slot_of[expert] < 0) {
+        slot = slot_left(s, t, left, pool);
+        slot = slot ? slot : slot_to_spare(s, pool);
+    }
+    if (slot) {
+        off_slot_take(s, slot, expert);
+        off_slot_view(s, slot, view);
+    }
+    pthread_mutex_unlock(&s->lock);
+    return slot;
+}
+
+void off_store_brought_back(struct off_store *s, int32_t expert, bool done)
+{
+    pthread_mutex_lock(&s->lock);
+    off_slot_taken(s, &s->slot[s->slot_of[expert]], done);
+    off_io_nudge(s->io);
+    pthread_mutex_unlock(&s->lock);
 }

@@ -139,6 +139,7 @@ static void write_device(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_host_expert_uses_total", "counter", "experts that the host computed for a device",
         (double)d->n_host);
     one(p, "spillway_device_expert_copies_total", "counter", "experts copied to the device", (double)d->n_copied);
+    one(p, "spillway_device_expert_returns_total", "counter", "experts copied back to the host", (double)d->n_back);
     one(p, "spillway_device_copied_bytes_total", "counter", "bytes of experts copied to the device",
         (double)d->copied_bytes);
     one(p, "spillway_device_pinned_bytes", "gauge",

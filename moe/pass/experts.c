@@ -170,13 +170,15 @@ static void run_rest(struct moe_context *c, int layer)
         int n_new = list_arrived(c, layer, n, n_done);
         run_groups(c, &c->model->layer[layer], c->group + n_done, n_new);
         n_done += n_new;
+        kn_queue_wait(c->host_queue); /* other experts may get the memory of these: copied back, or by off_wait() */
         for (int i = 0; i < n; i++)
             if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
                 moe_residents_copy(c, r->rest[c->arrived[i]], c->view[i].matrix);
-        kn_queue_wait(c->host_queue); /* off_wait() and off_release() may evict experts that were handed out before */
         copies = r->total.n_copied > n_copied;
-        if (copies && r->ticket.n_given < r->ticket.n)
+        if (copies && r->ticket.n_given < r->ticket.n) {
             moe_wait_copies(c);
+            moe_residents_copied(c);
+        }
     }
     if (!copies) /* else when the copies are done */
         release(c);
@@ -189,6 +191,7 @@ static void run_rest(struct moe_context *c, int layer)
 void moe_experts_end(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
+    moe_residents_copied(c);
     release(c);
     if (r->since_ns && !c->error)
         moe_where_learn(&r->where, (double)(kn_now_ns() - r->since_ns - r->stalled_ns));

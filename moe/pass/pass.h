@@ -182,9 +182,11 @@ struct moe_residents {
     int32_t *rest;    /* [n_expert] the turn's experts: n_rest others, then those that stay */
     int32_t *rest_of; /* [n_expert] indices of the others in the plan */
     int n_rest;
-    bool *passes; /* [n_expert] the i-th other is copied */
-    int n_kept;   /* experts that got a slot to stay in this turn, by a copy of their own */
-    bool failed;  /* rows have failed in this turn */
+    bool *passes;  /* [n_expert] the i-th other is copied */
+    int n_kept;    /* experts that got a slot to stay in this turn, by a copy of their own */
+    bool failed;   /* rows have failed in this turn */
+    int32_t *back; /* [n_expert] n_back experts that are being copied back to the host */
+    int n_back;
     /* Of the turn's listing.  c->y has the outputs of the others first: */
     int32_t *out, *place;
     float *weight;
@@ -512,8 +514,10 @@ void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e,
 const struct kn_group *moe_residents_round(struct moe_context *c, int *n);
 
 /* After the host has computed an expert: copies it to the device if it is used often enough.  Its matrices must stay
- * until a wait.  Returns whether it is copied. */
+ * until a wait, and the host no longer reads them: they may be overwritten by those of an expert that comes back.  Returns whether
+ * it is copied. */
 bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix /* [3] */);
+void moe_residents_copied(struct moe_context *c); /* after a wait: experts that were copied back are the host's */
 
 /* ---- prefetch.c, prefetch_router.c, prefetch_token.c --------------------------------------------------------- */
 

@@ -11,6 +11,9 @@
  * used; later ones weigh more.  It begins with the store's, which knows those of earlier runs: then free slots wait for the
  * experts that were the hottest.
  *
+ * The host evicts first the experts that the device keeps.  So an expert that loses its place may be nowhere but there: then it
+ * is copied back, to the host's slot of the one that has taken it.  A model that needs the memory of both is not read again.
+ *
  * The window is a few slots; the others are for experts that stay.  It grows when copies are the rule, and shrinks again when they
  * no longer are.
  *
@@ -78,6 +81,7 @@ void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
     r->rest = kn_arena_take(&a->host, n_expert, sizeof *r->rest);
     r->rest_of = kn_arena_take(&a->host, n_expert, sizeof *r->rest_of);
     r->passes = kn_arena_take(&a->host, n_expert, sizeof *r->passes);
+    r->back = kn_arena_take(&a->host, n_expert, sizeof *r->back);
     if (!r->n)
         return;
     moe_where_lay_out(&r->where, c->model->desc.n_layer, &a->host);
@@ -100,6 +104,7 @@ static void enter(struct moe_context *c, int32_t expert, int slot)
     r->slot_of[expert] = slot;
     r->all[expert] = (struct kn_group){ .gate = w[0], .up = w[1], .down = w[2] };
     moe_upload_beside(c, &r->all[expert], sizeof *r->all);
+    off_store_elsewhere(c->model->store, expert, true);
 }
 
 static void leave(struct moe_context *c, int32_t expert)
@@ -108,6 +113,7 @@ static void leave(struct moe_context *c, int32_t expert)
     r->slot_of[expert] = -1;
     r->all[expert].gate.data = NULL;
     moe_upload_beside(c, &r->all[expert], sizeof *r->all);
+    off_store_elsewhere(c->model->store, expert, false);
 }
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------- */
@@ -137,6 +143,34 @@ static void copy_to_stay(struct moe_context *c, int slot, int32_t expert, const 
 {
     copy_to(c, slot, expert, matrix);
     enter(c, expert, slot);
+}
+
+/* The expert of a slot has lost its place, and the slot is the window's.  If the host has no copy of the expert it gets one, so that
+ * the expert is not read again: in the slot of expert `left`, which has taken the place, if no other context uses that one.
+ * The copy comes before all later ones to the slot.  left -1: none. */
+static void bring_back(struct moe_context *c, const struct moe_resident *s, int32_t left)
+{
+    struct moe_residents *r = &c->residents;
+    struct off_view view;
+    if (!r->ticket.n || r->n_back == c->model->desc.n_expert ||
+        !off_store_bring_back(c->model->store, &r->ticket, left, s->expert, &view))
+        return;
+    for (int k = 0; k < MATRICES; k++) {
+        const struct kn_mat *w = &s->matrix[k];
+        size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
+        if (bytes)
+            kn_enqueue(c->copies, TRANSFER, transfer, .to = (uint8_t *)(uintptr_t)view.matrix[k].data, .from = w->data,
+                       .bytes = bytes);
+    }
+    r->back[r->n_back++] = s->expert;
+    r->total.n_back++;
+}
+
+void moe_residents_copied(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    while (r->n_back)
+        off_store_brought_back(c->model->store, r->back[--r->n_back], !c->error);
 }
 
 /* Copies the n experts of a layer from number `first` on.  Returns false if one of them could not be read, or copied. */
@@ -396,6 +430,7 @@ static void drop(struct moe_context *c, int i)
     *last = dropped;
     r->n_filled = r->n;
     r->cold_turn = r->turn - 1;
+    bring_back(c, last, -1);
 }
 
 /* Takes slots for the window from the experts that stay: free ones, then those of the experts with the least heat. */
@@ -480,17 +515,26 @@ static int slot_for(struct moe_context *c, int32_t expert, float deviations)
     return i;
 }
 
-/* An expert in the window may stay: its slot changes places with the one that it takes. */
-static void keep(struct moe_context *c, struct moe_resident *s)
+/* The window's slot s changes places with slot i, whose expert has lost its place, or has none. */
+static void change_places(struct moe_context *c, struct moe_resident *s, int i, bool exchange)
 {
     struct moe_residents *r = &c->residents;
-    int i = may_stay(c, s->expert) ? slot_for(c, s->expert, 0) : -1;
-    if (i < 0)
-        return;
     struct moe_resident other = r->slot[i];
     r->slot[i] = *s;
     *s = other;
     enter(c, r->slot[i].expert, i);
+    if (exchange)
+        bring_back(c, s, r->slot[i].expert);
+}
+
+/* An expert in the window may stay. */
+static void keep(struct moe_context *c, struct moe_resident *s)
+{
+    struct moe_residents *r = &c->residents;
+    bool exchange = r->n_filled == r->n;
+    int i = may_stay(c, s->expert) ? slot_for(c, s->expert, 0) : -1;
+    if (i >= 0)
+        change_places(c, s, i, exchange);
 }
 
 void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
@@ -530,7 +574,12 @@ bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_m
         return false;
     if (exchange)
         moe_where_exchanged(&r->where);
-    copy_to_stay(c, i, expert, matrix);
+    if (exchange && r->n_window) { /* by the window, from where the other one can be copied back */
+        copy_to(c, r->n, expert, matrix);
+        change_places(c, &r->slot[r->n], i, true);
+    } else {
+        copy_to_stay(c, i, expert, matrix);
+    }
     r->n_kept++;
     return true;
 }

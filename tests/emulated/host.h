@@ -128,6 +128,50 @@ void __wrap_off_release(struct off_store *s, struct off_ticket *t)
     __real_off_release(s, t);
 }
 
+/* ---- experts that come back, or are elsewhere ---------------------------------------------------------------------- */
+
+#define HOST_EXPERTS (1 << 14)
+
+static bool host_elsewhere[HOST_EXPERTS];          /* as the store was told last */
+static struct off_view host_brought[HOST_EXPERTS]; /* where those come back to */
+
+void __real_off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
+void __wrap_off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
+void __wrap_off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere)
+{
+    kn_assert(expert < HOST_EXPERTS);
+    host_elsewhere[expert] = elsewhere;
+    __real_off_store_elsewhere(s, expert, elsewhere);
+}
+
+bool __real_off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
+                                 struct off_view *view);
+bool __wrap_off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
+                                 struct off_view *view);
+bool __wrap_off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
+                                 struct off_view *view)
+{
+    bool comes = __real_off_store_bring_back(s, t, left, expert, view);
+    kn_assert(expert < HOST_EXPERTS);
+    if (comes)
+        host_brought[expert] = *view;
+    return comes;
+}
+
+/* From now on anyone may read the expert, or evict it. */
+void __real_off_store_brought_back(struct off_store *s, int32_t expert, bool done);
+void __wrap_off_store_brought_back(struct off_store *s, int32_t expert, bool done);
+void __wrap_off_store_brought_back(struct off_store *s, int32_t expert, bool done)
+{
+    for (int k = 0; late_watched && k < OFF_MATRICES; k++) {
+        const struct kn_mat *w = &host_brought[expert].matrix[k];
+        if (w->n_out)
+            late_host_touch(late_watched, w->data, kn_mat_bytes(w->format, w->n_out, w->n_in), true,
+                            "an expert that came back is touched");
+    }
+    __real_off_store_brought_back(s, expert, done);
+}
+
 /* ---- experts that change places ------------------------------------------------------------------------------------ */
 
 static bool late_moves; /* before each pass all experts get a heat by chance, and any number of them is copied */

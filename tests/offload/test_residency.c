@@ -175,11 +175,98 @@ static void a_prompt_leaves_the_cache(void **state)
     close_model(m);
 }
 
+/* ---- experts that come back from a device ---------------------------------------------------------------- */
+
+static bool is_there(struct off_store *s, int32_t expert)
+{
+    bool there;
+    off_store_present(s, expert, 1, &there);
+    return there;
+}
+
+/* The next expert from `from` on that is in memory, or with there false is not, of those with slots on the first node. */
+static int32_t find(struct off_store *s, int32_t from, bool there)
+{
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    while (from % PER_LAYER % machine.n_node || is_there(s, from) != there)
+        from++;
+    return from;
+}
+
+static void write_expert(const struct model *m, int32_t expert, const struct off_view *view)
+{
+    const struct kn_mat *w = &view->matrix[0];
+    memcpy((void *)(uintptr_t)w->data, m->want[expert][0], kn_mat_bytes(w->format, w->n_out, w->n_in));
+}
+
+static void fetch_one(struct asker *a, int32_t expert, struct off_ticket *t)
+{
+    a->n = 1;
+    a->expert[0] = expert;
+    off_fetch(a->s, a->expert, a->mark, 1, OFF_NOW, t);
+}
+
+static int wait_for_one(struct asker *a, struct off_ticket *t)
+{
+    assert_int_equal(off_wait(a->s, t, &a->hands, a->index, a->view, a->status), 1);
+    return a->status[0];
+}
+
+/* An expert that comes back takes the slot of another without a read, unless a second ticket uses that slot.  A fetch of the
+ * expert gets the bytes when they are complete, or an error. */
+static void an_expert_comes_back(void **state)
+{
+    (void)state;
+    struct model *m = open_layers();
+    struct off_store *s = open_filled(m, m->n_expert / 2);
+    struct asker *a = open_asker(s, m), *b = open_asker(s, m);
+    struct off_ticket one, other;
+    struct off_view view;
+    int32_t left = find(s, 0, true), back = find(s, left, false), next = find(s, back + 1, false);
+    fetch_one(a, left, &one);
+    assert_int_equal(wait_for_one(a, &one), 0);
+    fetch_one(b, left, &other);
+    assert_false(off_store_bring_back(s, &one, left, back, &view)); /* b uses it */
+    off_release(s, &other);
+    assert_true(off_store_bring_back(s, &one, left, back, &view));
+    assert_false(is_there(s, left));
+    uint64_t before = reads(a);
+    assert_false(off_store_bring_back(s, &one, -1, back, &view)); /* the store has the expert */
+    assert_false(off_store_bring_back(s, &one, left, next, &view));
+    fetch_one(b, back, &other);
+    write_expert(m, back, &view);
+    off_store_brought_back(s, back, true);
+    assert_int_equal(wait_for_one(b, &other), 0);
+    assert_true(is_expert(m, back, &b->view[0]));
+    off_release(s, &other);
+    off_release(s, &one);
+    assert_int_equal(reads(a), before);
+
+    assert_false(off_store_bring_back(s, &one, -1, next, &view)); /* all others are only there */
+    off_store_elsewhere(s, back, true);
+    assert_true(off_store_bring_back(s, &one, -1, next, &view));
+    assert_true(!is_there(s, back) && is_there(s, next));
+    fetch_one(b, next, &other);
+    off_store_brought_back(s, next, false);
+    assert_int_equal(wait_for_one(b, &other), KN_EIO);
+    off_release(s, &other);
+    assert_false(is_there(s, next));
+    ask(b, 0);
+    assert_int_equal(b->n_wrong + b->n_failed, 0);
+    assert_int_equal(reads(a), before + 1);
+    close_asker(b);
+    close_asker(a);
+    off_store_close(s);
+    close_model(m);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(experts_in_slots_stay),
         cmocka_unit_test(a_prompt_leaves_the_cache),
+        cmocka_unit_test(an_expert_comes_back),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

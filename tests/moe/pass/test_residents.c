@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <cmocka.h>
 
 #include "moe/pass/pass.h"
@@ -22,6 +23,22 @@ static int32_t n_planned, planned[N_EXPERT], first[N_EXPERT + 1];
 static float weights[N_EXPERT][3][KN_PANEL];
 static int32_t pair[2 * N_EXPERT];
 static struct kn_group group[N_EXPERT], all[N_EXPERT];
+
+/* A store of experts of one panel, of which nothing is read. */
+static int open_store(void)
+{
+    static struct off_expert expert[N_EXPERT];
+    static int fd;
+    static const char *path = "zeros";
+    fd = memfd_create(path, 0);
+    for (int e = 0; e < N_EXPERT; e++)
+        expert[e].matrix[0] = (struct off_source){ .format = KN_F32, .n_out = KN_PANEL, .n_in = 1, .scale = 1 };
+    return off_store_open(&model.store, &(struct off_store_options){ .files = { 1, &fd, &path, NULL },
+                                                                     .expert = expert,
+                                                                     .n_expert = N_EXPERT,
+                                                                     .slot_bytes = off_store_least(expert, N_EXPERT),
+                                                                     .io = OFF_IO_PREAD });
+}
 
 static int open_context(void **state)
 {
@@ -65,6 +82,8 @@ static int open_context(void **state)
         kn_queue_open(&c.queue, &queue))
         return -1;
     c.copies = c.queue;
+    if (open_store())
+        return -1;
     for (int i = 0; i < N_SLOT; i++)
         slot[i] = (struct moe_resident){ .at = c.residents.memory.base + (size_t)i * model.resident_bytes };
     return 0;
@@ -73,6 +92,7 @@ static int open_context(void **state)
 static int close_context(void **state)
 {
     (void)state;
+    off_store_close(model.store);
     kn_queue_close(c.queue);
     kn_memory_close(&c.residents.memory);
     kn_team_close(team);
