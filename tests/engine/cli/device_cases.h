@@ -16,7 +16,7 @@ static void make_files(void)
     does("synth --shape tiny-qwen3next -o delta.gguf", NULL);
     does("synth --shape tiny-glm4moe --ahead -o mtp.gguf", NULL);
     does("synth --shape tiny-dense -o dense.gguf", NULL);
-    write_medusa("heads", &(struct medusa_made){ .n_head = 2, .d = 256, .n_token = 2048 });
+    write_medusa(in_place("heads"), &(struct medusa_made){ .n_head = 2, .d = 256, .n_token = 2048 });
 }
 
 static void needs_device(void)
