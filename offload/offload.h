@@ -228,7 +228,8 @@ void off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
 /* An expert that the caller has elsewhere, and gives up there, comes back to memory: the caller writes its matrices to
  * view->matrix and then calls off_store_brought_back(); until then a fetch of the expert waits.  The expert takes the slot of
  * expert `left`, which the ticket has been handed and no longer has, unless another ticket uses that slot; or a slot that is empty
- * or has another expert that is elsewhere.  left -1: none.  False: the store has the expert, or no such slot of its size. */
+ * or has another expert that is elsewhere.  left -1: none.  False: the store has the expert, or no such slot of its size that a
+ * device may copy to. */
 bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
                           struct off_view *view);
 void off_store_brought_back(struct off_store *s, int32_t expert, bool done); /* done false: its bytes are not there */

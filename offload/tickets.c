@@ -342,6 +342,14 @@ static struct off_slot *slot_to_spare(struct off_store *s, int pool)
     return slot && (slot->expert < 0 || off_policy_is_elsewhere(s->policy, slot->expert)) ? slot : NULL;
 }
 
+/* May a device copy to the slot?  The driver copies to memory that is not pinned while the host's thread waits; the device's
+ * other queue may be awaiting this thread. */
+static bool takes_copies(const struct off_store *s, const struct off_slot *slot, int pool)
+{
+    const struct off_pool *p = &s->pool[pool];
+    return !s->pin_device || slot - s->slot < p->slot0 + p->n_pinned;
+}
+
 bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
                           struct off_view *view)
 {
@@ -351,6 +359,7 @@ bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t lef
     if (s->slot_of[expert] < 0) {
         slot = slot_left(s, t, left, pool);
         slot = slot ? slot : slot_to_spare(s, pool);
+        slot = slot && takes_copies(s, slot, pool) ? slot : NULL;
     }
     if (slot) {
         off_slot_take(s, slot, expert);

@@ -175,7 +175,7 @@ static void run_rest(struct moe_context *c, int layer)
             if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
                 moe_residents_copy(c, r->rest[c->arrived[i]], c->view[i].matrix);
         copies = r->total.n_copied > n_copied;
-        if (copies && r->ticket.n_given < r->ticket.n) {
+        if ((copies || r->n_back) && r->ticket.n_given < r->ticket.n) {
             moe_wait_copies(c);
             moe_residents_copied(c);
         }

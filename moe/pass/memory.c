@@ -52,7 +52,9 @@ int moe_wait(struct moe_context *c)
 {
     moe_experts_see_all(c);
     moe_listings_end(c);
-    return wait_for(c, c->queue);
+    if (wait_for(c, c->queue) && c->copies != c->queue)
+        wait_for(c, c->copies); /* it may still write to the host's memory of experts */
+    return c->error;
 }
 
 int moe_wait_copies(struct moe_context *c) { return wait_for(c, c->copies); }
