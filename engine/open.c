@@ -156,9 +156,9 @@ static int draft_rows(const struct eng_engine *e, int n_vocab)
     if (window < wanted)
         kn_say(
             KN_LOG_WARN,
-            "--draft lookahead: %d rows of windows fit in a pass, not %d for %d sequences: columns are left out when "
-            "all of them run; lower --parallel, window= or ngram=",
-            window, wanted, o->n_parallel);
+            "--draft lookahead: a pass has room for %d rows of windows, but %d sequences need %d: with so many running, windows "
+            "get fewer columns; lower --parallel, window= or ngram=",
+            window, o->n_parallel, wanted);
     return drafted + window;
 }
 

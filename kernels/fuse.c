@@ -1,9 +1,9 @@
-/* Which neighbouring operations a device may run as one: in one launch, in which `next` follows `op` without a wait for the
- * whole device.
+/* kernels/fuse.c - which neighbouring operations a device may run as one: in one launch, in which `next` follows `op`
+ * without a wait for the whole device.
  *
  * That is so where each part of `next` reads results of `op` from one part only, as a row that reads its own row; or where
  * `next` is one part, which the last of op's parts can go on with.  The bits are those of the two operations, one after the
- * other: tests/cuda/test_launches.c compares every pair of the table.  It also counts a layer's launches. */
+ * other: tests/cuda/test_fused.c compares every pair of the table, test_launches.c counts a layer's launches. */
 #include "kernels/pass.h"
 
 static bool row_after_sum(const struct kn_op *op, const struct kn_op *next)

@@ -246,12 +246,13 @@ static const struct eng_option options[] = {
       "SIZE", "memory read rate in bytes/s; 0: measure it" },
     { "draft", "", COMMON, FIT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "also measure this draft network and the acceptance rate from which it pays: model:FILE, "
-      "eagle:FILE[,tree=dynamic|static|chain], mtp[,tree=..], resident" },
+      "eagle:FILE[,tree=dynamic|static|chain], medusa:FOLDER, mtp[,tree=..], resident" },
     { "draft", "", COMMON, DRAFT, ENG_DRAFTS, 0, 0, 0,
-      "KIND", "drafter: none, ngram, suffix[:FILE][,shared], lookahead[,window=N,ngram=N] (n-grams that the model makes beside "
-      "the drafts), model:FILE, eagle:FILE, medusa:FOLDER, mtp (the model's own MTP layer), "
+      "KIND", "drafter: none, ngram, suffix[:FILE][,shared], lookahead[,window=N][,ngram=N] (n-grams that the model makes in "
+      "further rows), model:FILE, eagle:FILE (both also a folder), medusa:FOLDER, mtp (the model's own MTP layer), "
       "resident (the model by its experts in memory) or prediction (the request's; default of serve and batch); "
-      "networks take ,tree=chain|static|dynamic and ,lengths=FILE; bench: oracle:P; repeatable" },
+      "model, eagle and mtp take ,tree=chain|static|dynamic, medusa chain|dynamic; model and eagle ,lengths=FILE; bench: "
+      "oracle:P; repeatable" },
     { "gamma", "--draft-max", DRAFTING, DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,
       "N", "tokens drafted per sequence; auto: as many as gain speed" },
     { "verify", "", DRAFTING, DRAFT, ENG_VERIFY, AT(verify), 0, 0,

@@ -116,7 +116,7 @@ int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
     int n = explain_draft(g, out, bytes);
     for (int i = 0; i < g->n_drafter && n < (int)bytes; i++)
         if (g->drafter[i]->kind->window_value && g->drafter[i]->n_window)
-            n += snprintf(out + n, bytes - (size_t)n, "; a row of its window gives %.3f tokens",
+            n += snprintf(out + n, bytes - (size_t)n, "; lookahead: a window row gives %.3f tokens",
                           g->drafter[i]->kind->window_value(g->drafter[i]));
     return n;
 }

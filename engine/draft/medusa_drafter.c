@@ -56,8 +56,9 @@ static int check(const struct draft_medusa *d, const struct eng_draft_option *w)
     const struct moe_shape *model = moe_model_shape(host->model);
     struct eng_medusa_shape its = eng_medusa_shape(d->heads);
     if (its.d_model != model->d_model || its.n_vocab != model->n_vocab)
-        return kn_fail(KN_EUNSUPPORTED, "%s: heads for a model of %d values and %d tokens; %s has %d and %d", w->file,
-                       its.d_model, its.n_vocab, host->model_path, model->d_model, model->n_vocab);
+        return kn_fail(KN_EUNSUPPORTED,
+                       "%s: its Medusa heads are for hidden size %d and %d tokens of vocabulary; %s has %d and %d",
+                       w->file, its.d_model, its.n_vocab, host->model_path, model->d_model, model->n_vocab);
     if (w->tree == ENG_TREE_STATIC)
         return kn_fail(KN_EUNSUPPORTED, "--draft: medusa drafts tree=dynamic or tree=chain, not tree=static");
     return 0;

@@ -123,7 +123,7 @@ static int parse_argument(struct eng_draft_option *w, const char *text, size_t n
     }
     if (of(w)->takes_file && !n)
         return kn_fail(KN_EINVAL, "--draft: %s takes a %s", of(w)->name,
-                       of(w)->is_medusa ? "folder, as in medusa:FOLDER" : "file, as in model:draft.gguf");
+                       of(w)->is_medusa ? "folder, as in medusa:FOLDER" : "file or a folder, as in model:draft.gguf");
     if (n && !of(w)->takes_file && !of(w)->may_take_file)
         return kn_fail(KN_EINVAL, "--draft: %s takes no argument", of(w)->name);
     return 0;

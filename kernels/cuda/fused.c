@@ -1,7 +1,7 @@
 /* kernels/cuda/fused.c - neighbouring operations in one launch, where kernels/fuse.c allows it and a kernel exists.
  *
- * A queue holds an operation that may begin such a row of operations until the next one is added.  It holds none when
- * anybody waits for it. */
+ * A queue holds an operation that may begin such a row of operations until the next one is added.  Held operations
+ * are launched before anyone waits for the queue. */
 #include "kernels/cuda/internal.h"
 
 /* The kernel that routes one row with the product of its logits, or NULL. */

@@ -112,7 +112,7 @@ static int count(const struct moe_folder *d, struct count *out)
         enum part part;
         int at[2];
         if (!part_of(t->name, &part, at))
-            return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is of no known Medusa head");
+            return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is not a tensor of Medusa heads");
         if (part == TOKEN_MAP)
             return moe_refuse_stored(d, t, KN_EUNSUPPORTED, "is of heads for a part of the vocabulary");
         if (t->gguf_type < 0)

@@ -254,8 +254,8 @@ static void other_folders_are_refused(void **state)
         int more_width, more_tokens;
     } authors[] = { { "1.0.linear.bias", "x1.0.linear.bias", 0, 0 },
                     { "0.1.weight", "x0.1.weight", 0, 0 },
-                    { NULL, "heads for a model of", 0, 1 },
-                    { NULL, "heads for a model of", 1, 0 } };
+                    { NULL, "its Medusa heads are for", 0, 1 },
+                    { NULL, "its Medusa heads are for", 1, 0 } };
     close_engine(e);
     for (size_t i = 0; i < sizeof authors / sizeof *authors; i++) {
         struct medusa_made other = m;
