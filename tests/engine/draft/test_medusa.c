@@ -425,7 +425,7 @@ static void drafts_change_nothing(void **state)
         struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
         assert_true(!e->drafting->beside && !e->drafting->prompts.row); /* the heads read no prompts */
         run_crowd(e, SHARE(20));
-        assert_true(e->stats.n_draft > 0);
+        assert_true(e->stats.n_draft > 0 || o.gamma == ENG_GAMMA_AUTO); /* by the clock, it may draft nothing */
         close_engine(e);
     }
 }
