@@ -425,7 +425,8 @@ static void drafts_change_nothing(void **state)
         struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
         assert_true(!e->drafting->beside && !e->drafting->prompts.row); /* the heads read no prompts */
         run_crowd(e, SHARE(20));
-        assert_true(e->stats.n_draft > 0 || o.gamma == ENG_GAMMA_AUTO); /* by the clock, it may draft nothing */
+        if (WHOLE && o.gamma != ENG_GAMMA_AUTO) /* which by the clock may draft nothing; a small crowd neither */
+            assert_true(e->stats.n_draft > 0);
         close_engine(e);
     }
 }
