@@ -251,11 +251,11 @@ static int commit(struct eng_engine *e, struct eng_session *s, struct eng_event 
         n_accepted++;
     keep_path(e, s, n_accepted);
     s->seq.n_kv += n_accepted;
-    e->stats.n_draft += (uint64_t)spec_tree_n_drafted(s->seq.tree);
     n_accepted = kn_min(n_new, v->n_path);
-    int n_kept = spec_tree_n_accepted(s->seq.tree, v->path, n_accepted);
+    int n_drafted = spec_tree_n_drafted(s->seq.tree), n_kept = spec_tree_n_accepted(s->seq.tree, v->path, n_accepted);
+    e->stats.n_draft += (uint64_t)n_drafted;
     e->stats.n_draft_kept += (uint64_t)n_kept;
-    e->stats.n_window_row += (uint64_t)(s->seq.tree->n - spec_tree_n_drafted(s->seq.tree));
+    e->stats.n_window_row += (uint64_t)(s->seq.tree->n - n_drafted);
     e->stats.n_window_row_kept += (uint64_t)(n_accepted - n_kept);
     eng_draft_commit(e->drafting, &s->seq, v, n_new, n_accepted, finish != ENG_RUNNING);
     return n_new;

@@ -117,7 +117,7 @@ size_t off_place_bytes(const struct off_source *s);                 /* memory: w
 size_t off_scratch_bytes(const struct off_source *s, int n_thread); /* per thread, if n_thread share the matrix */
 void *off_place_panels(const struct off_source *s, void *place);    /* address of the panels */
 
-/* Reads and interleaves n matrices; returns when all are done, or at the first error.  progress may be NULL. */
+/* Reads n matrices in the order of the files, and interleaves them; returns when all are done, or at the first error.  progress may be NULL. */
 int off_load(const struct off_files *files, enum off_io_kind kind, const struct off_load *loads, int n,
              const struct off_hands *hands, struct off_progress *progress);
 

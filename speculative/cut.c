@@ -291,10 +291,12 @@ void spec_control_cut(struct spec_control *c, struct spec_cut *cut, int n, doubl
         .c = c, .n_due = d->n_due, .n_beside = d->n_beside, .row_budget = kn_max(0, row_budget), .drafter = d->drafter
     };
     b.token_ns = spec_passes_plain_ns(&c->passes, d->n_due) / d->n_due / fmax(1, d->gain);
-    if (c->opt.rule != SPEC_COUPLED && keep_drafted_nodes(&b, cut, n))
-        return;
-    for (int i = 0; i < n; i++)
-        clear_cut(&cut[i]);
+    if (c->opt.rule != SPEC_COUPLED) {
+        if (keep_drafted_nodes(&b, cut, n))
+            return;
+        for (int i = 0; i < n; i++)
+            clear_cut(&cut[i]);
+    }
     if (c->opt.rule != SPEC_COUPLED || d->why == SPEC_WHY_FIXED)
         cut_by_rows(&b, cut, n, kn_min(total, b.row_budget));
     else if (d->why == SPEC_WHY_TRIAL && !c->arm[d->drafter].overlap)

@@ -14,7 +14,6 @@
 #include "engine/draft/medusa.h"
 
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define TASK_PANELS 8 /* panels that one item of work computes */
@@ -247,14 +246,6 @@ static int load_bias(const struct eng_medusa *m, const struct moe_tensor *t, flo
     return error;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct off_source *x = &((const struct off_load *)a)->source, *y = &((const struct off_load *)b)->source;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 int eng_medusa_load(struct eng_medusa *m, struct kn_team *team, enum off_io_kind io, int most_row)
 {
     struct eng_medusa_bytes bytes = eng_medusa_bytes(m, team, most_row);
@@ -267,7 +258,6 @@ int eng_medusa_load(struct eng_medusa *m, struct kn_team *team, enum off_io_kind
     take_buffers(m, &m->buffers, team, most_row);
     for (int i = 0; i < m->shape.d_model; i++)
         m->one[i] = 1;
-    qsort(load, (size_t)n, sizeof *load, by_offset);
     int error = off_load(moe_file_files(m->file), io, load, n, &m->hands, NULL);
     for (int h = 0; h < m->shape.n_head; h++)
         for (int l = 0; l < m->shape.n_layer && m->has_bias && !error; l++)

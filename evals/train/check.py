@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 import first_layers
-from distil import soft_loss, some_logits
+from distil import logits_of, soft_loss
 from files import load, save
 from model import Cache, Eagle, Model, Shape, angles, rotate
 from sample import write
@@ -105,7 +105,7 @@ def some_words_and_all(model):
     """Words drawn so often that all are there: the loss is that of the whole vocabulary."""
     x = torch.randn(7, 32)
     p, top = model.head(x).softmax(-1).topk(20)
-    logits, at = some_logits(model.head, x, top, 20000, 1)
+    logits, at = logits_of(model.head, x, top, 20000, 1)
     same("some words", soft_loss(logits, at, p).mean(), soft_loss(model.head(x), top, p).mean())
 
 

@@ -44,10 +44,13 @@ def soft_loss(logits, top, p):
     return -(p * log_q).sum(-1) - rest * rest_q.log()
 
 
-def some_logits(head, x, top, n_other, step):
+def logits_of(head, x, top, n_other, step):
     """Logits of the batch's successors and of n_other random words, which stand for all others; and top as indices of them.
+    Without n_other, of all words.
 
     With a large vocabulary the head is most of the work: 49,152 words of a batch that needs 3,000."""
+    if not n_other:
+        return head(x), top
     n_vocab, (words, at) = head.weight.shape[0], torch.unique(top, return_inverse=True)
     g = torch.Generator(DEVICE).manual_seed(step)
     other = torch.randint(0, n_vocab, (n_other,), generator=g, device=DEVICE).unique()
@@ -89,7 +92,7 @@ def main():
             raise SystemExit(f"the lessons' vocabulary has more than {draft.s.n_vocab} tokens: use a --shape with the "
                              "target's n_vocab")
         x, top = draft.features(b.ids).flatten(0, 1)[b.at], b.top
-        logits, top = some_logits(draft.head, x, top, a.negatives, step) if a.negatives else (draft.head(x), top)
+        logits, top = logits_of(draft.head, x, top, a.negatives, step)
         loss, right = soft_loss(logits, top, b.p), (logits.argmax(-1) == top[:, 0]).float()
         weight = torch.ones_like(loss)
         if a.marks:

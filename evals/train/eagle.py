@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import loop
-from distil import Batch, in_turn, soft_loss, some_logits
+from distil import Batch, in_turn, logits_of, soft_loss
 from files import DEVICE, arguments, load, read_shape
 from lessons import Lessons
 from model import Eagle
@@ -57,8 +57,7 @@ def main():
         loss, numbers = 0., {}
         for j, guess in enumerate(head.unroll(heard[:, :-1], b.ids[:, 1:], a.unroll)):
             guess = F.pad(guess, (0, 0, 1, 0)).flatten(0, 1)[b.at]      # row i is now the guess of feature i
-            logits, top = (some_logits(target.head, guess, b.top, a.negatives, step) if a.negatives
-                           else (target.head(guess), b.top))
+            logits, top = logits_of(target.head, guess, b.top, a.negatives, step)
             near = F.smooth_l1_loss(guess.float(), truth.flatten(0, 1)[b.at])
             words = soft_loss(logits, top, b.p).mean()
             loss = loss + .8 ** j * (near + a.words * words)

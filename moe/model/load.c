@@ -8,7 +8,6 @@
 #include "moe/model/internal.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* ---- places ---------------------------------------------------------------------------------- */
@@ -166,15 +165,6 @@ static int read_guess(struct moe_model *m)
     return error;
 }
 
-static int by_offset(const void *a, const void *b)
-{
-    const struct off_source *x = &((const struct off_load *)a)->source;
-    const struct off_source *y = &((const struct off_load *)b)->source;
-    if (x->file != y->file)
-        return x->file < y->file ? -1 : 1;
-    return (x->offset > y->offset) - (x->offset < y->offset);
-}
-
 struct off_files moe_files_of(const struct moe_model *m)
 {
     struct off_files files = *moe_file_files(m->file);
@@ -193,7 +183,6 @@ int moe_read_matrices(struct moe_model *m, struct off_load *load, int n, const s
     hands.scratch = kn_map(bytes, -1);
     if (!hands.scratch)
         return kn_fail(KN_ENOMEM, "no memory to interleave matrices with");
-    qsort(load, (size_t)n, sizeof *load, by_offset);
     struct off_files files = moe_files_of(m);
     int error = off_load(&files, opt->io, load, n, &hands, opt->progress);
     kn_unmap(hands.scratch, bytes);

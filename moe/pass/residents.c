@@ -118,6 +118,15 @@ static void leave(struct moe_context *c, int32_t expert)
 
 /* ---- copies ---------------------------------------------------------------------------------------------------------- */
 
+/* Copies a matrix between the memories.  Returns its bytes. */
+static size_t copy_matrix(struct moe_context *c, const void *to, const struct kn_mat *w)
+{
+    size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
+    if (bytes)
+        kn_enqueue(c->copies, TRANSFER, transfer, .to = (uint8_t *)(uintptr_t)to, .from = w->data, .bytes = bytes);
+    return bytes;
+}
+
 /* Copies an expert to a slot.  Its matrices must stay until a wait. */
 static void copy_to(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
 {
@@ -129,10 +138,7 @@ static void copy_to(struct moe_context *c, int slot, int32_t expert, const struc
         const struct kn_mat *w = &matrix[k];
         s->matrix[k] = *w;
         s->matrix[k].data = at;
-        size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
-        if (bytes)
-            kn_enqueue(c->copies, TRANSFER, transfer, .to = at, .from = w->data, .bytes = bytes);
-        c->residents.total.copied_bytes += bytes;
+        c->residents.total.copied_bytes += copy_matrix(c, at, w);
         at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
     c->residents.total.n_copied++;
@@ -155,13 +161,8 @@ static void bring_back(struct moe_context *c, const struct moe_resident *s, int3
     if (!r->ticket.n || r->n_back == c->model->desc.n_expert ||
         !off_store_bring_back(c->model->store, &r->ticket, left, s->expert, &view))
         return;
-    for (int k = 0; k < MATRICES; k++) {
-        const struct kn_mat *w = &s->matrix[k];
-        size_t bytes = w->n_out ? kn_mat_bytes(w->format, w->n_out, w->n_in) : 0;
-        if (bytes)
-            kn_enqueue(c->copies, TRANSFER, transfer, .to = (uint8_t *)(uintptr_t)view.matrix[k].data, .from = w->data,
-                       .bytes = bytes);
-    }
+    for (int k = 0; k < MATRICES; k++)
+        copy_matrix(c, view.matrix[k].data, &s->matrix[k]);
     r->back[r->n_back++] = s->expert;
     r->total.n_back++;
 }

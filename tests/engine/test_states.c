@@ -93,13 +93,8 @@ static void another_model_drafts(void **state)
     unlink(small);
 }
 
-static void a_head_drafts(void **state)
+static void drafts_keep_states(const char *wish)
 {
-    char head[96], wish[128];
-    snprintf(head, sizeof head, "%s.head", path);
-    snprintf(wish, sizeof wish, "eagle:%s", head);
-    random_state = 26;
-    assert_int_equal(write_head_of(head, *state ? HEAD_EAGLE3 : HEAD_EAGLE, 128, asked_layers), 0);
     struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 8 };
     assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
     struct eng_engine *e = open_engine_with(o, 12);
@@ -107,6 +102,16 @@ static void a_head_drafts(void **state)
     assert_true(!WHOLE || e->stats.n_draft > 100);
     check_states(e);
     close_engine(e);
+}
+
+static void a_head_drafts(void **state)
+{
+    char head[96], wish[128];
+    snprintf(head, sizeof head, "%s.head", path);
+    snprintf(wish, sizeof wish, "eagle:%s", head);
+    random_state = 26;
+    assert_int_equal(write_head_of(head, *state ? HEAD_EAGLE3 : HEAD_EAGLE, 128, asked_layers), 0);
+    drafts_keep_states(wish);
     unlink(head);
 }
 
@@ -119,13 +124,7 @@ static void medusa_heads_draft(void **state)
     snprintf(wish, sizeof wish, "medusa:%s", heads);
     write_medusa(heads, &(struct medusa_made){ .n_head = 3, .d = 128, .n_token = n_vocab, .vllm = true });
     random_state = 28;
-    struct eng_options o = { .n_parallel = 3, .n_chunk = 100, .n_draft = 1, .gamma = 8 };
-    assert_int_equal(eng_draft_parse(&o.draft[0], wish), 0);
-    struct eng_engine *e = open_engine_with(o, 12);
-    run_crowd(e, SHARE(15));
-    assert_true(!WHOLE || e->stats.n_draft > 100);
-    check_states(e);
-    close_engine(e);
+    drafts_keep_states(wish);
     remove_medusa(heads);
 }
 

@@ -446,6 +446,14 @@ static void drafters_go_on(void **state)
     spec_dsi_close(w.dsi);
 }
 
+/* One output of n_tok tokens, all drafted right. */
+static void open_sim(struct spec_sim_draws *d, struct spec_sim_pool **p, int n_target, int n_tok, int max_lookahead)
+{
+    assert_int_equal(spec_sim_draws_open(d, n_tok, 1, max_lookahead), 0);
+    assert_int_equal(spec_sim_pool_open(p, n_target, n_tok, max_lookahead), 0);
+    spec_sim_draws_fill(d, 0, 1);
+}
+
 static struct spec_sim_cost run_once(struct spec_sim_pool *p, const struct spec_sim_draws *d, int repeat, int lookahead,
                                      int64_t target_ns, int64_t draft_ns)
 {
@@ -468,9 +476,7 @@ static void one_rejection(void **state)
 
     struct spec_sim_draws d;
     struct spec_sim_pool *p;
-    assert_int_equal(spec_sim_draws_open(&d, 12, 1, 1), 0);
-    assert_int_equal(spec_sim_pool_open(&p, 10, 12, 1), 0);
-    spec_sim_draws_fill(&d, 0, 1);
+    open_sim(&d, &p, 10, 12, 1);
     for (int i = 0; i <= 2; i++)
         d.wrong[i] = 2;
     struct spec_sim_cost c = run_once(p, &d, 0, 1, 100, 10);
@@ -491,9 +497,7 @@ static void a_block_comes_late(void **state)
     (void)state;
     struct spec_sim_draws d;
     struct spec_sim_pool *p;
-    assert_int_equal(spec_sim_draws_open(&d, 4, 1, 2), 0);
-    assert_int_equal(spec_sim_pool_open(&p, 7, 4, 2), 0);
-    spec_sim_draws_fill(&d, 0, 1);
+    open_sim(&d, &p, 7, 4, 2);
     d.wrong[0] = 0;
     struct spec_sim_cost c = run_once(p, &d, 0, 2, 100, 60);
     assert_int_equal(c.ns, 320);
@@ -511,9 +515,7 @@ static void prompts_are_read_once(void **state)
     (void)state;
     struct spec_sim_draws d;
     struct spec_sim_pool *p;
-    assert_int_equal(spec_sim_draws_open(&d, 3, 1, 1), 0);
-    assert_int_equal(spec_sim_pool_open(&p, 7, 3, 1), 0);
-    spec_sim_draws_fill(&d, 0, 1);
+    open_sim(&d, &p, 7, 3, 1);
     struct spec_sim_times t = { 100, 10, 1000, 30 };
     for (int i = 0; i < 2; i++) { /* again in the next output */
         struct spec_sim_cost c = spec_event_dsi(p, &d, 0, 1, &t);
@@ -533,9 +535,7 @@ static void a_cancelled_draft_reads_on(void **state)
     (void)state;
     struct spec_sim_draws d;
     struct spec_sim_pool *p;
-    assert_int_equal(spec_sim_draws_open(&d, 20, 1, 2), 0);
-    assert_int_equal(spec_sim_pool_open(&p, 7, 20, 2), 0);
-    spec_sim_draws_fill(&d, 0, 1);
+    open_sim(&d, &p, 7, 20, 2);
     struct spec_sim_cost soon = spec_event_dsi(p, &d, 0, 2, &(struct spec_sim_times){ 100, 10, 0, 1000 });
     struct spec_sim_cost late = spec_event_dsi(p, &d, 0, 2, &(struct spec_sim_times){ 100, 10, 0, 5000 });
     assert_in_range(soon.ns, 1100, 1300);
@@ -552,9 +552,7 @@ static void targets_contend(void **state)
     (void)state;
     struct spec_sim_draws d;
     struct spec_sim_pool *p;
-    assert_int_equal(spec_sim_draws_open(&d, 3, 1, 1), 0);
-    assert_int_equal(spec_sim_pool_open(&p, 7, 3, 1), 0);
-    spec_sim_draws_fill(&d, 0, 1);
+    open_sim(&d, &p, 7, 3, 1);
     assert_int_equal(run_once(p, &d, 0, 1, 10000, 1000).ns, 12000);
     spec_sim_pool_set_contention(p, 1);
     struct spec_sim_cost c = run_once(p, &d, 0, 1, 10000, 1000);

@@ -160,6 +160,14 @@ static void open_target(struct pair *p, const char *fixture, enum kn_isa isa)
     assert_int_equal(moe_model_load(p->model, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
 }
 
+static void close_target(struct pair *p, struct head *h)
+{
+    head_free(h);
+    moe_model_close(p->model);
+    moe_file_close(p->file);
+    golden_free(&p->g);
+}
+
 static void open_both(struct pair *p, struct head *h, const char *fixture, enum kn_isa isa)
 {
     open_target(p, fixture, isa);
@@ -350,10 +358,7 @@ static void lists_of_layers_mean_the_same(void **state)
         assert_memory_equal(reads.inner, ((int[]){ 2, 4, 5 }), sizeof reads.inner);
         moe_model_close(p.head);
         moe_file_close(h.file);
-        head_free(&h);
-        moe_model_close(p.model);
-        moe_file_close(p.file);
-        golden_free(&p.g);
+        close_target(&p, &h);
     }
     unlink(path);
 }
@@ -418,10 +423,7 @@ static void what_is_wrong_is_said(void **state)
     assert_said(&p, &h, KN_ECORRUPT, "output.weight has shape");
     h.g.n_tensor--;
     assert_said(&p, &h, KN_ECORRUPT, "output.weight is missing");
-    head_free(&h);
-    moe_model_close(p.model);
-    moe_file_close(p.file);
-    golden_free(&p.g);
+    close_target(&p, &h);
     unlink(path);
 }
 
@@ -468,10 +470,7 @@ static void what_is_wrong_with_a_folder_is_said(void **state)
     assert_said(&p, &h, KN_EUNSUPPORTED, "is no part of a eagle3 model");
     strcpy(h.g.tensor[0].name, "fc_norm.0.weight");
     assert_said(&p, &h, KN_ECORRUPT, "fc.weight is missing");
-    head_free(&h);
-    moe_model_close(p.model);
-    moe_file_close(p.file);
-    golden_free(&p.g);
+    close_target(&p, &h);
     unlink(path);
 }
 
