@@ -183,8 +183,8 @@ static int open_model(struct eng_engine *e)
     for (int i = 0; i < e->assets.opt.n_draft; i++)
         mo.ahead |= eng_draft_properties(e->assets.opt.draft[i].kind)->needs_mtp_layer;
     if (error || (error = moe_file_open(&e->assets.file, e->assets.opt.model)) ||
-        (error = eng_vocab_open(&e->assets.vocab, e->assets.file)) ||
-        (error = moe_model_open(&e->assets.model, e->assets.file, &mo)))
+        (error = moe_model_open(&e->assets.model, e->assets.file, &mo)) ||
+        (error = eng_vocab_open(&e->assets.vocab, e->assets.file)))
         return error;
     const struct moe_shape *shape = moe_model_shape(e->assets.model);
     if (eng_vocab_size(e->assets.vocab) > shape->n_vocab)

@@ -35,6 +35,10 @@ static int make_files(void **state)
     assert_int_equal(truncate(in_place("long"), 100 << 20), 0);
     assert_int_equal(mkdir(in_place("sealed"), 0555), 0);
     assert_int_equal(symlink("text", in_place("link")), 0);
+    char *eagle = realpath("evals/train/models/demo-eagle-f16.gguf", NULL);
+    assert_non_null(eagle);
+    assert_int_equal(symlink(eagle, in_place("eagle.gguf")), 0);
+    free(eagle);
     return 0;
 }
 
@@ -302,6 +306,9 @@ static void models_that_are_none(void **state)
     refuses("doctor -m pipe", "", 0, "a pipe or a device");
     refuses("doctor -m nofile.gguf", "", 0, "No such file");
     refuses("render -m text", "{}", 2, "GGUF");
+    refuses("run -p a -m eagle.gguf", "", 0, "use --draft eagle:eagle.gguf");
+    refuses("serve -m eagle.gguf", "", 0, "use --draft eagle:eagle.gguf");
+    refuses("batch in.jsonl -o o -m eagle.gguf", "", 0, "use --draft eagle:eagle.gguf");
 }
 
 static void texts_that_cannot_be_read(void **state)
