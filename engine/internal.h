@@ -28,8 +28,8 @@
 
 /* ---- prefill_share.c: prefill rows in a pass that also decodes ---------------------------------------- */
 
-#define ENG_PREFILL_SIZES 14 /* sizes of prefill, by powers of two */
-#define ENG_PREFILL_DUE   128
+#define ENG_PREFILL_SIZES 14  /* sizes of prefill, by powers of two */
+#define ENG_DECODE_ROWS   512 /* most due and drafted rows with a time of their own */
 
 struct eng_cost {
     double ns;
@@ -39,7 +39,8 @@ struct eng_cost {
 
 struct eng_prefill_share {
     double max_prefill_slowdown;              /* time of a decode pass with prefill rows over one without */
-    struct eng_cost base[ENG_PREFILL_DUE];    /* ns of a pass without prefill, by due rows */
+    double drafted;                           /* drafted rows beside each due row: mean of the last passes */
+    struct eng_cost base[ENG_DECODE_ROWS];    /* ns of a pass without prefill, by due and drafted rows */
     struct eng_cost row[ENG_PREFILL_SIZES];   /* ns that one prefill row adds to a decode pass, by prefill size */
     struct eng_cost alone[ENG_PREFILL_SIZES]; /* ns of one prefill row in a pass without due rows */
     unsigned n_both, looked; /* passes with due and prefill rows; n_both at the last pass with due rows alone */
@@ -53,8 +54,8 @@ void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
 /* Returns the number of prefill rows, at most `most`, for a pass with n_due due rows while n_read sessions are in
  * prefill. 0: this pass should have none, to measure the time of n_due rows alone. */
 int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most);
-/* Learns costs from the measured time of a pass with n_due due and n_prompt prefill rows. */
-void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_prompt, double pass_ns);
+/* Learns costs from the measured time of a pass with n_due due, n_drafted drafted and n_prompt prefill rows. */
+void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_drafted, int n_prompt, double pass_ns);
 
 /* ---- seats: buffers of a session while it has rows in passes ------------------------------------------- */
 
@@ -161,6 +162,7 @@ struct eng_pass {             /* step.c */
     struct eng_prompt_logprob *prompt_logprob; /* [n_prompt_logprob], at most n_prompt_logprob_row */
     int n_prompt_logprob;
     double prompt_weight;        /* prefill rows of the pass, weighted by position_cost */
+    int n_drafted;               /* drafted rows */
     int *choice_status;          /* [n_due] 0, or the error of choosing due[i]'s token */
     struct spec_top *top;        /* [rows of logits][ENG_TOP] the most likely tokens */
     struct eng_chooser *chooser; /* [threads] */

@@ -9,20 +9,22 @@
  * is below 0.4 of the speed with all rows in one pass, the limit does not apply: mixed passes take the fewest rows that
  * reach 0.9 of the speed with all rows.
  *
- * Costs are learnt from the measured time of passes: the time of a pass without prefill, by its number of rows; and the
- * time of a prefill row, by prefill size in powers of two. If some session is always in prefill, now and then a pass
- * gets no prefill rows, to learn the time of a pass without prefill. The cost of rows beyond the limit is learnt from
- * passes in which no session decodes, if there are any. Otherwise a pass now and then is a trial: it takes a few times
- * more rows than the limit allows. A later trial takes a few times more again only if a row was cheaper in the last
- * one; so no session waits for a pass of a full chunk only to learn that its rows cost as much as a few. Other programs
- * on the machine can make a pass longer, but never shorter; so a lower cost is learnt fast and a higher one slowly. A
- * size within the limit is used only after a few passes of half that size. */
+ * Costs are learnt from the measured time of passes: the time of a pass without prefill, by its number of rows, drafts
+ * included, so that the time of drafts is not taken for a prompt's; and the time of a prefill row, by prefill size in
+ * powers of two. If some session is always in prefill, now and then a pass gets no prefill rows, to learn the time of a
+ * pass without prefill. The cost of rows beyond the limit is learnt from passes in which no session decodes, if there
+ * are any. Otherwise a pass now and then is a trial: it takes a few times more rows than the limit allows. A later trial
+ * takes a few times more again only if a row was cheaper in the last one; so no session waits for a pass of a full chunk
+ * only to learn that its rows cost as much as a few. Other programs on the machine can make a pass longer, but never
+ * shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used only after a few
+ * passes of half that size. */
 #include "engine/internal.h"
 
 #define MIN_PREFILL_ROWS      4    /* always allowed: their time is small beside that of the weights that they read */
 #define MIN_MEASURED_PASSES   4    /* passes until a cost counts as known */
 #define WEIGHT_OF_FASTER_PASS 0.5  /* weight of a new cost that is lower than the learnt one */
 #define WEIGHT_OF_SLOWER_PASS 0.05 /* weight of a higher one */
+#define WEIGHT_OF_LAST_DRAFTS 0.12 /* weight of a pass in the mean of drafted rows */
 #define MIN_SPEED_RATIO       0.4  /* least speed within the limit, as a share of the speed with all rows in one pass */
 #define TARGET_SPEED_RATIO    0.9  /* share of that speed that is chosen where the limit does not apply */
 #define MAX_READERS_PER_DUE   8    /* most sessions in prefill counted for the limit, per session that decodes */
@@ -57,19 +59,20 @@ static void learn(struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* The time of a pass of n_due rows without prefill; 0: none is known. Linear between two known numbers of rows. Beyond
- * them, each row more (or less) than the nearest known number adds (or takes) half of the mean time of its rows. */
-static double base_ns(const struct eng_prefill_share *p, int n_due)
+/* The time of a pass of n_row due and drafted rows without prefill; 0: none is known. Linear between two known numbers
+ * of rows. Beyond them, each row more (or less) than the nearest known number adds (or takes) half of the mean time of
+ * its rows. */
+static double base_ns(const struct eng_prefill_share *p, int n_row)
 {
-    int at = kn_min(n_due, ENG_PREFILL_DUE - 1), below = at, above = at;
+    int at = kn_min(n_row, ENG_DECODE_ROWS - 1), below = at, above = at;
     const struct eng_cost *base = p->base;
     while (below > 0 && !base[below].n_pass)
         below--;
-    while (above < ENG_PREFILL_DUE && !base[above].n_pass)
+    while (above < ENG_DECODE_ROWS && !base[above].n_pass)
         above++;
-    if (below == 0 && above == ENG_PREFILL_DUE)
+    if (below == 0 && above == ENG_DECODE_ROWS)
         return 0;
-    if (below == 0 || above == ENG_PREFILL_DUE) {
+    if (below == 0 || above == ENG_DECODE_ROWS) {
         int known = below ? below : above;
         return base[known].ns * (1 + (at - known) / (2.0 * known));
     }
@@ -77,27 +80,32 @@ static double base_ns(const struct eng_prefill_share *p, int n_due)
     return base[below].ns + slope * (at - below);
 }
 
-/* Whether the next pass should have no prefill rows, to measure the time of n_due rows. Numbers of rows within an
- * eighth of n_due count as the same. */
-static bool plain_pass_due(const struct eng_prefill_share *p, int n_due)
+/* The rows that n_due sessions will have in a pass: their due rows, and as many drafts as lately. */
+static int decode_rows(const struct eng_prefill_share *p, int n_due) { return (int)(n_due * (1 + p->drafted) + 0.5); }
+
+/* Whether the next pass should have no prefill rows, to measure the time of n_row due and drafted rows. Numbers of rows
+ * within an eighth count as the same. */
+static bool plain_pass_due(const struct eng_prefill_share *p, int n_row)
 {
-    int at = kn_min(n_due, ENG_PREFILL_DUE - 1), n_known = 0;
-    if (base_ns(p, n_due) <= 0)
+    int at = kn_min(n_row, ENG_DECODE_ROWS - 1), n_known = 0;
+    if (base_ns(p, n_row) <= 0)
         return true;
-    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_PREFILL_DUE - 1); i++)
+    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_DECODE_ROWS - 1); i++)
         n_known += p->base[i].n_pass;
     return p->n_both - p->looked >= (n_known < MIN_MEASURED_PASSES ? PASSES_TO_FIRST_PLAIN : PASSES_BETWEEN_PLAIN);
 }
 
-void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_prompt, double pass_ns)
+void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_drafted, int n_prompt, double pass_ns)
 {
     struct eng_cost *row = &p->row[size_of(n_prompt)];
-    double base = base_ns(p, n_due);
+    double base = base_ns(p, n_due + n_drafted);
+    if (n_due)
+        p->drafted += WEIGHT_OF_LAST_DRAFTS * ((double)n_drafted / n_due - p->drafted);
     if (n_due == 0) {
         if (n_prompt > 0)
             learn(&p->alone[size_of(n_prompt)], pass_ns / n_prompt);
     } else if (n_prompt == 0) {
-        learn(&p->base[kn_min(n_due, ENG_PREFILL_DUE - 1)], pass_ns);
+        learn(&p->base[kn_min(n_due + n_drafted, ENG_DECODE_ROWS - 1)], pass_ns);
         p->looked = p->n_both;
     } else if (base > 0) {
         learn(row, (pass_ns - base) / n_prompt);
@@ -202,10 +210,10 @@ int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_r
 {
     if (n_due == 0 || most <= MIN_PREFILL_ROWS || p->max_prefill_slowdown >= UNLIMITED_SLOWDOWN)
         return most;
-    if (plain_pass_due(p, n_due))
+    int now = decode_rows(p, n_due), then = decode_rows(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due));
+    if (plain_pass_due(p, now))
         return 0;
-    double room = p->max_prefill_slowdown * base_ns(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due)) -
-                  base_ns(p, n_due);
+    double room = p->max_prefill_slowdown * base_ns(p, then) - base_ns(p, now);
     int n = short_rows(p, room, most), size = size_of(n), all = size_of(most);
     bool more_is_long = p->row[size].n_pass == MIN_MEASURED_PASSES &&
                         row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > room;

@@ -60,6 +60,7 @@ static void lay_draft(struct eng_engine *e, struct eng_session *s, int *n_row)
     const int32_t *slot = s->seq.path.slot + s->seq.n_token;
     int32_t *tail = s->seat->tail;
     int first[ENG_DRAFT_NODES], used = 0, root = *n_row - 1;
+    e->pass.n_drafted += t->n;
     for (int i = 0; i < t->n; i++) {
         int depth = t->depth[i], parent = t->parent[i];
         first[i] = used;
@@ -346,6 +347,7 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     draft(e);
     e->pass.n_prompt_logprob = 0;
     e->pass.prompt_weight = 0;
+    e->pass.n_drafted = 0;
     for (int i = 0; i < e->schedule.n_active; i++)
         lay_rows(e, e->schedule.active[i], &n_row, &n_want);
     if (n_row == 0)
@@ -367,8 +369,8 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         n_event += settle_due(e, s, e->pass.choice_status[i], event + n_event);
     }
     uint64_t t2 = kn_now_ns();
-    eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, (int)(e->pass.prompt_weight + 0.5),
-                            (double)(t2 - t0));
+    eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, e->pass.n_drafted,
+                            (int)(e->pass.prompt_weight + 0.5), (double)(t2 - t0));
     eng_draft_learn(e->drafting, &(struct eng_pass_result){ n_row, t2 - t0, e->pass.result.experts_per_layer });
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;
