@@ -28,8 +28,8 @@
 
 /* ---- prefill_share.c: prefill rows in a pass that also decodes ---------------------------------------- */
 
-#define ENG_PREFILL_SIZES 14  /* sizes of prefill, by powers of two */
-#define ENG_DECODE_ROWS   512 /* most due and drafted rows with a time of their own */
+#define ENG_PREFILL_SIZES 14 /* sizes of prefill, by powers of two */
+#define ENG_DECODE_SIZES  56 /* sizes of decoding, up to 511 rows: eight in each power of two */
 
 struct eng_cost {
     double ns;
@@ -40,7 +40,7 @@ struct eng_cost {
 struct eng_prefill_share {
     double max_prefill_slowdown;              /* time of a decode pass with prefill rows over one without */
     double drafted;                           /* drafted rows beside each due row: mean of the last passes */
-    struct eng_cost base[ENG_DECODE_ROWS];    /* ns of a pass without prefill, by due and drafted rows */
+    struct eng_cost base[ENG_DECODE_SIZES];   /* ns of a pass without prefill, by size: due and drafted rows */
     struct eng_cost row[ENG_PREFILL_SIZES];   /* ns that one prefill row adds to a decode pass, by prefill size */
     struct eng_cost alone[ENG_PREFILL_SIZES]; /* ns of one prefill row in a pass without due rows */
     unsigned n_both, looked; /* passes with due and prefill rows; n_both at the last pass with due rows alone */

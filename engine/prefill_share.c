@@ -59,40 +59,65 @@ static void learn(struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* The time of a pass of n_row due and drafted rows without prefill; 0: none is known. Linear between two known numbers
- * of rows. Beyond them, each row more (or less) than the nearest known number adds (or takes) half of the mean time of
- * its rows. */
+/* The decoding size of n rows: below 16 each number is a size of its own. */
+static int decode_size_of(int n)
+{
+    int octave = 31 - __builtin_clz((unsigned)n | 8) - 3;
+    return kn_min(8 * octave + (n >> octave), ENG_DECODE_SIZES - 1);
+}
+
+/* The middle of the numbers of rows of a decoding size. */
+static double rows_of(int size)
+{
+    int octave = size < 16 ? 0 : size / 8 - 1;
+    return ((size - 8 * octave) << octave) + 0.5 * ((1 << octave) - 1);
+}
+
+/* The nearest sizes with a known time, from `size` downwards and upwards; below 0 or above ENG_DECODE_SIZES - 1: none. */
+static void known_sizes(const struct eng_prefill_share *p, int size, int *below, int *above)
+{
+    for (*below = size; *below >= 0 && !p->base[*below].n_pass; --*below)
+        ;
+    for (*above = size; *above < ENG_DECODE_SIZES && !p->base[*above].n_pass; ++*above)
+        ;
+}
+
+/* The time of a pass of `to` rows, from that of one of nearly as many: a row more adds half of the mean time of its rows. */
+static double at_rows(double ns, double from, double to) { return ns * (1 + (to / from - 1) / 2); }
+
+/* The time of a pass of n_row due and drafted rows without prefill; 0: none is known. Linear between two known sizes. */
 static double base_ns(const struct eng_prefill_share *p, int n_row)
 {
-    int at = kn_min(n_row, ENG_DECODE_ROWS - 1), below = at, above = at;
     const struct eng_cost *base = p->base;
-    while (below > 0 && !base[below].n_pass)
-        below--;
-    while (above < ENG_DECODE_ROWS && !base[above].n_pass)
-        above++;
-    if (below == 0 && above == ENG_DECODE_ROWS)
+    int below, above;
+    known_sizes(p, decode_size_of(n_row), &below, &above);
+    if (below < 0 && above == ENG_DECODE_SIZES)
         return 0;
-    if (below == 0 || above == ENG_DECODE_ROWS) {
-        int known = below ? below : above;
-        return base[known].ns * (1 + (at - known) / (2.0 * known));
+    if (below < 0 || above == ENG_DECODE_SIZES || below == above) {
+        int known = below < 0 ? above : below;
+        return at_rows(base[known].ns, rows_of(known), n_row);
     }
-    double slope = above > below ? (base[above].ns - base[below].ns) / (above - below) : 0;
-    return base[below].ns + slope * (at - below);
+    double part = (n_row - rows_of(below)) / (rows_of(above) - rows_of(below));
+    return base[below].ns + part * (base[above].ns - base[below].ns);
 }
 
 /* The rows that n_due sessions will have in a pass: their due rows, and as many drafts as lately. */
 static int decode_rows(const struct eng_prefill_share *p, int n_due) { return (int)(n_due * (1 + p->drafted) + 0.5); }
 
-/* Whether the next pass should have no prefill rows, to measure the time of n_row due and drafted rows. Numbers of rows
- * within an eighth count as the same. */
+/* Whether the next pass should have no prefill rows, to measure the time of n_row due and drafted rows. Its time is known
+ * from enough passes of this size and its neighbours, or of a smaller and of a larger one: drafts change the size from pass
+ * to pass. */
 static bool plain_pass_due(const struct eng_prefill_share *p, int n_row)
 {
-    int at = kn_min(n_row, ENG_DECODE_ROWS - 1), n_known = 0;
-    if (base_ns(p, n_row) <= 0)
+    int size = decode_size_of(n_row), reach = n_row >= 8, below, above, n_near = 0;
+    known_sizes(p, size, &below, &above);
+    if (below < 0 && above == ENG_DECODE_SIZES)
         return true;
-    for (int i = at - at / 8; i <= kn_min(at + at / 8, ENG_DECODE_ROWS - 1); i++)
-        n_known += p->base[i].n_pass;
-    return p->n_both - p->looked >= (n_known < MIN_MEASURED_PASSES ? PASSES_TO_FIRST_PLAIN : PASSES_BETWEEN_PLAIN);
+    for (int i = size - reach; i <= kn_min(size + reach, ENG_DECODE_SIZES - 1); i++)
+        n_near += p->base[i].n_pass;
+    if (below >= 0 && above < ENG_DECODE_SIZES)
+        n_near = kn_max(n_near, kn_min(p->base[below].n_pass, p->base[above].n_pass));
+    return p->n_both - p->looked >= (n_near < MIN_MEASURED_PASSES ? PASSES_TO_FIRST_PLAIN : PASSES_BETWEEN_PLAIN);
 }
 
 void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_drafted, int n_prompt, double pass_ns)
@@ -105,7 +130,8 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_draft
         if (n_prompt > 0)
             learn(&p->alone[size_of(n_prompt)], pass_ns / n_prompt);
     } else if (n_prompt == 0) {
-        learn(&p->base[kn_min(n_due + n_drafted, ENG_DECODE_ROWS - 1)], pass_ns);
+        int size = decode_size_of(n_due + n_drafted);
+        learn(&p->base[size], at_rows(pass_ns, n_due + n_drafted, rows_of(size)));
         p->looked = p->n_both;
     } else if (base > 0) {
         learn(row, (pass_ns - base) / n_prompt);

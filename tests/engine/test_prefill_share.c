@@ -197,40 +197,51 @@ static void other_work_is_not_taken_for_a_prompts(void **state)
     }
 }
 
-/* The time that prompt rows add to a pass, over that of the pass without them: the mean over passes with both. Each of 16
- * sessions drafts four rows in a third of the passes, for `on` of every 64 passes. */
-static double mean_delay(int on)
+struct delays {
+    double
+        mean; /* the time that prompt rows add to a pass, over that of the pass without them: mean over passes with both */
+    int n_both, n_none; /* passes with prompt rows; without them, though a prompt waits */
+};
+
+/* Each of n_user sessions drafts four rows in a third of the passes, for `on` of every 64 passes. */
+static struct delays with_drafts(int n_user, int on)
 {
     struct eng_prefill_share p;
+    struct delays d = { 0 };
     uint64_t random = 3;
-    double sum = 0;
-    int n_both = 0, left = 0;
+    int left = 0;
     eng_prefill_share_init(&p, 1.5);
     for (int i = 0; i < 4000; i++) {
-        int n_due = left ? 15 : 16, n_drafted = 0;
-        for (int j = 0; i % 64 < on && j < n_due; j++)
+        int n_drafted = 0;
+        for (int j = 0; i % 64 < on && j < n_user; j++)
             n_drafted += kn_mix(random += KN_GOLDEN) % 3 ? 0 : 4;
-        int n = left ? eng_prefill_share_rows(&p, n_due, 1, left) : 0;
-        double base = in_memory(n_due + n_drafted, 0), ns = in_memory(n_due + n_drafted, n);
-        eng_prefill_share_learn(&p, n_due, n_drafted, n, ns);
-        if (n && i >= 1000) {
-            sum += ns / base - 1;
-            n_both++;
+        int n = left ? eng_prefill_share_rows(&p, n_user, 1, left) : 0;
+        double base = in_memory(n_user + n_drafted, 0), ns = in_memory(n_user + n_drafted, n);
+        eng_prefill_share_learn(&p, n_user, n_drafted, n, ns);
+        if (i >= 1000) {
+            d.mean += ns / base - 1;
+            d.n_both += n > 0;
+            d.n_none += left && !n;
         }
         left = i % 40 == 0 ? 400 : left - n;
     }
-    assert_true(n_both > 100);
-    return sum / n_both;
+    assert_true(d.n_both > 100);
+    d.mean /= d.n_both;
+    return d;
 }
 
-/* The time of drafted rows is not taken for that of prompt rows: with drafts a prompt has as large a part of a pass. */
+/* The time of drafted rows is not taken for that of prompt rows: with drafts a prompt has as large a part of a pass, and
+ * passes that measure the time without prompts stay rare. */
 static void drafts_leave_prompts_their_part(void **state)
 {
     (void)state;
-    double without = mean_delay(0);
-    for (int on = 8; on <= 64; on *= 2) {
-        double with = mean_delay(on);
-        assert_true(with > 0.9 * without && with < 1.1 * without);
+    for (int n_user = 1; n_user <= 16; n_user *= 4) {
+        double without = with_drafts(n_user, 0).mean;
+        for (int on = 8; on <= 64; on *= 2) {
+            struct delays d = with_drafts(n_user, on);
+            assert_true(d.mean > 0.9 * without && d.mean < 1.4 * without);
+            assert_true(d.n_none < 0.04 * d.n_both);
+        }
     }
 }
 
