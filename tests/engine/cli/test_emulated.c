@@ -4,6 +4,7 @@
  * Operations run one after the other, with hashes of the memory that they read; test_serve_device has a device's threads:
  * not under MODE=tsan, not under MODE=asan. */
 #include "tests/engine/cli/device_cases.h"
+#include "tests/engine/serve/serve_client.h"
 
 static int make_models(void **state)
 {
@@ -130,6 +131,164 @@ static void commands_that_measure(void **state)
     assert_non_null(strstr(said, "does not fit in"));
 }
 
+/* ---- serve ---------------------------------------------------------------------------------------------------- */
+
+/* Starts the server; its messages go to `says`.  Returns its process once it listens, with the port in v. */
+static pid_t start_server(struct served *v, const char *words, FILE *says)
+{
+    pid_t pid = start(words, -1, -1, fileno(says));
+    for (const char *at = NULL; !at; usleep(1000)) {
+        ssize_t n = pread(fileno(says), said, sizeof said - 1, 0);
+        said[n > 0 ? n : 0] = 0;
+        at = strstr(said, "listening on http://127.0.0.1:");
+        if (at && strchr(at, '\n'))
+            v->port = atoi(at + strlen("listening on http://127.0.0.1:"));
+        at = v->port ? at : NULL;
+        if (!at && waitpid(pid, NULL, WNOHANG) != 0)
+            fail_msg("spillway %s: ends at once: %s", words, said);
+    }
+    return pid;
+}
+
+/* The text of a completion of 8 tokens. */
+static char *complete(const struct served *v, int seed)
+{
+    char body[200];
+    snprintf(body, sizeof body, "{\"prompt\":\"Once %d\",\"max_tokens\":8,\"seed\":%d,\"ignore_eos\":true}", seed,
+             seed);
+    struct answer a = ask(v, "POST", "/v1/completions", "", body);
+    assert_int_equal(a.status, 200);
+    json_t *root = json_loads(a.body, 0, NULL);
+    const char *text = json_string_value(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "text"));
+    assert_non_null(text);
+    char *copy = strdup(text);
+    json_decref(root);
+    answer_free(&a);
+    return copy;
+}
+
+struct asker {
+    const struct served *v;
+    int seed;
+    char *text;
+};
+
+static void *ask_thread(void *arg)
+{
+    struct asker *a = arg;
+    a->text = complete(a->v, a->seed);
+    return NULL;
+}
+
+/* The texts of three requests at once, by a server that a signal ends then.  Returns whether a device computes. */
+#define N_ASKER 3
+static bool texts_of_server(const char *words, int signal, char *text[N_ASKER])
+{
+    struct served v = { .port = 0 };
+    struct asker asker[N_ASKER];
+    pthread_t thread[N_ASKER];
+    FILE *says = tmpfile();
+    assert_non_null(says);
+    pid_t pid = start_server(&v, words, says);
+    for (int i = 0; i < N_ASKER; i++) {
+        asker[i] = (struct asker){ &v, i, NULL };
+        assert_int_equal(pthread_create(&thread[i], NULL, ask_thread, &asker[i]), 0);
+    }
+    for (int i = 0; i < N_ASKER; i++) {
+        pthread_join(thread[i], NULL);
+        text[i] = asker[i].text;
+    }
+    struct answer a = ask(&v, "GET", "/metrics", "", NULL);
+    bool device = strstr(a.body, "spillway_device_memory_bytes{") != NULL;
+    answer_free(&a);
+    kill(pid, signal);
+    int status = status_of(pid);
+    n_said = take_text(says, said, sizeof said);
+    if (status != 0)
+        fail_msg("spillway %s: status %d: %s", words, status, said);
+    return device;
+}
+
+#define SERVE "serve --port 0 --parallel 2 --ctx-size 256 --threads 2 "
+static void completions_are_those_of_the_host(void **state)
+{
+    static const char *const words[] = { "-m m.gguf", "-m m.gguf --draft ngram --gamma 3 --device-mem 24M",
+                                         "-m m.gguf --draft model:dense.gguf --dsi 1 --device-mem 50M",
+                                         "-m delta.gguf --draft suffix --gamma 2" };
+    (void)state;
+    setenv("EMULATED_MOVES", "1", 1);
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++) {
+        char *host[N_ASKER], *apart[N_ASKER], command[256];
+        snprintf(command, sizeof command, SERVE "%s", words[i]);
+        assert_false(texts_of_server(command, SIGTERM, host));
+        strcat(command, " --device emulated");
+        assert_true(texts_of_server(command, i % 2 ? SIGINT : SIGTERM, apart));
+        for (int k = 0; k < N_ASKER; k++) {
+            assert_string_equal(apart[k], host[k]);
+            free(host[k]);
+            free(apart[k]);
+        }
+    }
+    unsetenv("EMULATED_MOVES");
+}
+
+/* The device fails while a server answers: the request gets 500, and the server is ended by a signal as ever. */
+static void a_server_whose_device_fails_lives(void **state)
+{
+    struct served v = { .port = 0 };
+    FILE *says = tmpfile();
+    (void)state;
+    setenv("EMULATED_OP", "300", 1);
+    pid_t pid = start_server(&v, SERVE "-m m.gguf --device emulated --device-mem 24M", says);
+    struct answer a = ask(&v, "POST", "/v1/completions", "",
+                          "{\"prompt\":\"Once\",\"max_tokens\":40,\"ignore_eos\":true}");
+    assert_int_equal(a.status, 500);
+    answer_free(&a);
+    assert_int_equal(ask_status(&v, "GET", "/ready", "", NULL), 503);
+    assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 200);
+    kill(pid, SIGTERM);
+    assert_int_equal(status_of(pid), 0);
+    n_said = take_text(says, said, sizeof said);
+    assert_non_null(strstr(said, "the emulated device has failed"));
+    unsetenv("EMULATED_OP");
+}
+
+/* Each command of the help takes --device or refuses it in one line; the tests above are of those that take it. */
+static void each_command_takes_it_or_refuses(void **state)
+{
+    static const char *const take[] = { "run", "serve", "eval", "batch", "bench", "fit", "plan" };
+    static const char *const by_host[] = { "imatrix -m m.gguf --text in.jsonl -o m.imatrix" };
+    static char help[8192];
+    int n_take = 0, n_refuse = 0;
+    (void)state;
+    does("help", NULL);
+    memcpy(help, printed, sizeof help);
+    char *rest, *line = strtok_r(strstr(help, "\n\n  ") + 2, "\n", &rest);
+    for (; line && !strncmp(line, "  ", 2); line = strtok_r(NULL, "\n", &rest)) {
+        char name[32], words[128];
+        bool takes = false;
+        assert_int_equal(sscanf(line, " %31s", name), 1);
+        for (size_t i = 0; i < sizeof take / sizeof *take; i++)
+            takes |= !strcmp(name, take[i]);
+        n_take += takes;
+        if (takes)
+            continue;
+        n_refuse++;
+        bool host = !strncmp(by_host[0], name, strlen(name));
+        snprintf(words, sizeof words, "%s --device emulated", host ? by_host[0] : name);
+        assert_int_equal(given(words, NULL), 2);
+        if (!strstr(said, host ? "computes on the host: leave out --device" : "--device is not a flag of ") ||
+            strchr(said, '\n') != said + n_said - 1)
+            fail_msg("spillway %s: says %s", words, said);
+    }
+    assert_int_equal(n_take, sizeof take / sizeof *take);
+    assert_true(n_refuse > 8);
+    assert_int_equal(given(RUN "-m m.gguf --draft resident --gamma 2 --device emulated", NULL), 2);
+    assert_non_null(strstr(said, "--draft resident: not with --device"));
+    assert_int_equal(given(RUN "-m m.gguf --draft model:dense.gguf --dsi 2 --device emulated", NULL), 2);
+    assert_non_null(strstr(said, "leave --dsi or --device out"));
+}
+
 /* The program that users get has no such device. */
 static void no_other_program_has_it(void **state)
 {
@@ -145,11 +304,19 @@ static void no_other_program_has_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(answers_are_those_of_the_host), cmocka_unit_test(logits_are_those_of_the_host),
-        cmocka_unit_test(a_batch_is_that_of_the_host),   cmocka_unit_test(commands_that_read_text),
-        cmocka_unit_test(commands_that_learn),           cmocka_unit_test(drafters_while_experts_move),
-        cmocka_unit_test(a_device_that_fails),           cmocka_unit_test(places_and_moments),
-        cmocka_unit_test(commands_that_measure),         cmocka_unit_test(no_other_program_has_it),
+        cmocka_unit_test(answers_are_those_of_the_host),
+        cmocka_unit_test(logits_are_those_of_the_host),
+        cmocka_unit_test(a_batch_is_that_of_the_host),
+        cmocka_unit_test(commands_that_read_text),
+        cmocka_unit_test(commands_that_learn),
+        cmocka_unit_test(drafters_while_experts_move),
+        cmocka_unit_test(a_device_that_fails),
+        cmocka_unit_test(places_and_moments),
+        cmocka_unit_test(commands_that_measure),
+        cmocka_unit_test(completions_are_those_of_the_host),
+        cmocka_unit_test(a_server_whose_device_fails_lives),
+        cmocka_unit_test(each_command_takes_it_or_refuses),
+        cmocka_unit_test(no_other_program_has_it),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);
 }
