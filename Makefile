@@ -256,6 +256,8 @@ HOST_WRAPS = -Wl,--wrap=kn_queue_open,--wrap=off_wait,--wrap=off_release,--wrap=
     -Wl,--wrap=off_store_elsewhere,--wrap=off_store_bring_back,--wrap=off_store_brought_back  # of tests/emulated/host.h
 $(out)/tests/moe/pass/test_tiers: $(out)/tests/moe/pass/test_tiers.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,moe) -lcmocka -o $@
+$(out)/tests/engine/draft/test_tiers: $(out)/tests/engine/draft/test_tiers.o $(call closure,engine)
+	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,engine) -lcmocka -o $@
 $(out)/tests/engine/cli/test_device: | $(interpreter)
 
 # the PTX interpreter, a libcuda.so.1 for tests (docs/gpu-tests.md); its kernels' PTX by nvcc, if there is one
