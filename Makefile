@@ -252,7 +252,7 @@ $(patsubst %,$(out)/tests/engine/cli/test_%,commands device memory models refusa
 $(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/spillway
 $(out)/tests/emulated/spillway: $(out)/tests/emulated/program.o $(out)/$(MAIN).o $(call closure,engine)  # --device emulated
 	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,engine) -o $@
-HOST_WRAPS = -Wl,--wrap=kn_queue_open,--wrap=off_wait,--wrap=off_release,--wrap=moe_residents_begin \
+HOST_WRAPS = -Wl,--wrap=kn_queue_open,--wrap=off_io_post,--wrap=off_wait,--wrap=off_release,--wrap=moe_residents_begin \
     -Wl,--wrap=off_store_elsewhere,--wrap=off_store_bring_back,--wrap=off_store_brought_back  # of tests/emulated/host.h
 $(out)/tests/moe/pass/test_tiers: $(out)/tests/moe/pass/test_tiers.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,moe) -lcmocka -o $@

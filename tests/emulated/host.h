@@ -5,11 +5,15 @@
  *     late_moves = true;          experts change places at random between passes
  *
  * The host's queue touches memory when an operation is added.  Experts that off_wait() has handed out may be overwritten as soon
- * as it is called again for the ticket, or the ticket is released: that counts as a write of all of them by the host. */
+ * as it is called again for the ticket, or the ticket is released: that counts as a write of all of them by the host.
+ *
+ * The I/O thread, or the system for it, may write where a read goes to from the moment when the read is posted: that counts as a write
+ * of all of it by the host. */
 #ifndef TESTS_EMULATED_HOST_H
 #define TESTS_EMULATED_HOST_H
 
 #include "moe/pass/pass.h"
+#include "offload/internal.h"
 #include "tests/emulated/late.h"
 
 static struct late_device *late_watched;
@@ -126,6 +130,17 @@ void __wrap_off_release(struct off_store *s, struct off_ticket *t)
     if (late_watched)
         host_take_back(t);
     __real_off_release(s, t);
+}
+
+/* ---- reads from disk ----------------------------------------------------------------------------------------------- */
+
+void __real_off_io_post(struct off_io *io, struct off_job *job);
+void __wrap_off_io_post(struct off_io *io, struct off_job *job);
+void __wrap_off_io_post(struct off_io *io, struct off_job *job)
+{
+    if (late_watched)
+        late_host_touch(late_watched, job->to, off_reader_span(job), true, "memory is read into from disk");
+    __real_off_io_post(io, job);
 }
 
 /* ---- experts that come back, or are elsewhere ---------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
  * fails in the middle, ends the pass with an error and leaves nothing waiting.
  *
  * Linked with HOST_WRAPS.  One thread computes: not under MODE=tsan. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -156,6 +157,242 @@ static void same_bytes_in_every_order(void **state)
     }
 }
 
+/* ---- further calls: results of the host, and of the device in every order ----------------------------- */
+
+static struct {
+    bool on;
+    int64_t at; /* of the file; reads are of whole pages, so this byte is in those of a few experts */
+    int n_row, n_failed;
+} lost;
+
+static ssize_t read_unless_lost(int fd, void *to, size_t bytes, int64_t at)
+{
+    if (lost.on && lost.at && at <= lost.at && lost.at < at + (int64_t)bytes) {
+        errno = EIO;
+        return -1;
+    }
+    return kn_io_system.pread(fd, to, bytes, at);
+}
+
+/* Results, one behind the other. */
+struct record {
+    uint8_t byte[1 << 20];
+    size_t n;
+};
+
+static void keep(struct record *r, const void *at, size_t bytes)
+{
+    assert_true(bytes <= sizeof r->byte - r->n);
+    memcpy(r->byte + r->n, at, bytes);
+    r->n += bytes;
+}
+
+/* Statuses, and the logits of the rows that have not failed. */
+static void keep_result(struct record *r, const struct moe_batch *b, const struct moe_result *result)
+{
+    keep(r, result->status, (size_t)b->n_row * sizeof *result->status);
+    for (int i = 0, k = 0; i < b->n_row; i++) {
+        if (b->row[i].want_logits && !result->status[i])
+            keep(r, result->logits + (size_t)k * N_VOCAB, N_VOCAB * sizeof *result->logits);
+        k += b->row[i].want_logits;
+    }
+}
+
+/* Calls `use` for a context of the host, and then for one of the device in each order, which is closed at once.  Both have the least
+ * memory for experts. */
+static void same_as_host(const char *shape, const struct moe_context_options *opt,
+                         void (*use)(struct moe_context *c, struct record *r))
+{
+    static struct record want, got;
+    struct tiers t = { .apart = NULL };
+    struct moe_context_options o = *opt;
+    struct moe_model *poor;
+    struct moe_context *c;
+    open_tiers(&t, shape);
+    struct moe_load_options lo = { .team = t.team,
+                                   .io = OFF_IO_PREAD,
+                                   .expert_bytes = moe_model_shape(t.host)->expert_least };
+    lost.on = true;
+    assert_int_equal(moe_model_open(&poor, t.file, &(struct moe_model_options){ .isa = kn_isa_best() }), 0);
+    assert_int_equal(moe_model_load(poor, &lo), 0);
+    o.team = t.team;
+    o.max_row = o.max_want = MOST;
+    o.n_slot = o.max_pos = N_POS;
+    assert_int_equal(moe_context_open(&c, poor, &o), 0);
+    want.n = 0;
+    use(c, &want);
+    moe_context_close(c);
+    moe_model_close(poor);
+    for (int order = 0; order < LATE_ORDERS; order++) {
+        t.device = late_device_apart(kn_isa_best(), (uint64_t)(3 + order));
+        t.device.order = (enum late_order)order;
+        late_watched = &t.device;
+        late_moves = true;
+        open_apart(&t, 0);
+        o.resident_bytes = t.slots_bytes;
+        assert_int_equal(moe_context_open(&c, t.apart, &o), 0);
+        got.n = 0;
+        use(c, &got);
+        moe_context_close(c);
+        close_apart(&t);
+        assert_int_equal(got.n, want.n);
+        for (size_t i = 0; i < got.n; i++)
+            if (got.byte[i] != want.byte[i])
+                fail_msg("%s, order %d: other results from byte %zu on", shape, order, i);
+    }
+    lost.on = false;
+    close_tiers(&t);
+}
+
+/* ---- rows whose experts cannot be read */
+
+/* Of all rows the last ones have logits.  Others fail before the last layer drops them, and so do some that have. */
+static void pass_and_lose(struct moe_context *c, struct record *r)
+{
+    for (int n = 0; n < 12; n++) {
+        struct moe_row row[MOST];
+        struct moe_result result;
+        struct moe_batch b = { row, MOST };
+        for (int i = 0; i < MOST; i++)
+            row[i] = (struct moe_row){ .token = (n * MOST + i) * 31 % N_VOCAB,
+                                       .position = i,
+                                       .want_logits = i >= MOST / 2 || (n + i) % 3 == 0,
+                                       .base = slot,
+                                       .n_base = MOST };
+        assert_int_equal(moe_forward(c, &b, &result), 0);
+        keep_result(r, &b, &result);
+        for (int i = 0; i < MOST; i++, lost.n_row++)
+            lost.n_failed += result.status[i] != 0;
+    }
+}
+
+/* Some experts of the last layer but one are lost. */
+static void rows_fail_as_on_the_host(void **state)
+{
+    static const char *const shape[] = { "tiny-olmoe", "tiny-deepseek2" };
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct tiers t = { .apart = NULL };
+        char name[64];
+        open_tiers(&t, shape[i]); /* the file is the same each time */
+        snprintf(name, sizeof name, "blk.%d.ffn_down_exps.weight", moe_model_shape(t.host)->n_layer - 2);
+        const struct moe_tensor *w = moe_file_find_tensor(t.file, name);
+        assert_non_null(w);
+        lost.at = (int64_t)(w->offset + w->bytes / 2);
+        close_tiers(&t);
+        lost.n_row = lost.n_failed = 0;
+        same_as_host(shape[i], &(struct moe_context_options){ .n_state = 1 }, pass_and_lose);
+        lost.at = 0;
+        assert_in_range(lost.n_failed, lost.n_row / 20, lost.n_row * 3 / 4);
+    }
+}
+
+/* ---- features, and the accuracy of predictions */
+
+static void pass_and_read_features(struct moe_context *c, struct record *r)
+{
+    static float feature[N_POS * 512];
+    int d_model = c->model->desc.d_model;
+    struct moe_result result;
+    for (int k = 0, position = 0; k < N_PASS; position += rows[k++]) {
+        forward(c, position, rows[k], &result);
+        moe_context_last_feature(c, result.n_want - 1, feature);
+        keep(r, feature, (size_t)d_model * sizeof *feature);
+        int n = position + rows[k];
+        moe_context_features(c, slot, n, feature);
+        keep(r, feature, (size_t)n * (size_t)d_model * sizeof *feature);
+    }
+    moe_context_copy_slots(c, 0, N_POS / 2, 8);
+    moe_context_features(c, slot + N_POS / 2, 8, feature);
+    keep(r, feature, 8 * (size_t)d_model * sizeof *feature);
+    moe_context_copy_slots(c, 0, N_POS / 2, 1); /* then the context is closed */
+}
+
+static void features_are_those_of_the_host(void **state)
+{
+    (void)state;
+    struct moe_context_options o = { .features = { .last = true, .n_inner = 1, .inner = { 1 } } };
+    same_as_host("tiny", &o, pass_and_read_features);
+    o.kv = KN_KV_INT8;
+    same_as_host("tiny-gpt-oss", &o, pass_and_read_features);
+}
+
+static void pass_and_count(struct moe_context *c, struct record *r)
+{
+    static struct moe_sight sight[64 * MOE_SIGHTS];
+    struct moe_result result;
+    memset(sight, 0, sizeof sight);
+    assert_true(c->model->desc.n_layer <= 64);
+    moe_context_watch(c, sight);
+    for (int k = 0, position = 0; k < N_PASS; position += rows[k++])
+        forward(c, position, rows[k], &result);
+    moe_context_watch(c, NULL);
+    keep(r, sight, sizeof sight);
+    forward(c, 0, MOST, &result);
+    keep(r, result.logits, N_VOCAB * sizeof *result.logits);
+}
+
+static void predictions_are_those_of_the_host(void **state)
+{
+    (void)state;
+    same_as_host("tiny", &(struct moe_context_options){ .n_recall = 64 }, pass_and_count);
+    same_as_host("tiny-gemma4", &(struct moe_context_options){ .n_recall = 0 }, pass_and_count);
+}
+
+/* ---- states with drafts that are pending while others draft */
+
+#define N_DRAFT 3
+
+/* The sequence's token at `from`, and a chain of drafts behind it, of which the first n_kept are accepted. */
+static void draft(struct moe_context *c, struct record *r, int state, int from, int n_kept)
+{
+    static int32_t own[4][N_POS];
+    struct moe_row row[1 + N_DRAFT];
+    struct moe_batch b = { row, 1 + N_DRAFT };
+    struct moe_result result;
+    int32_t path[N_DRAFT];
+    for (int i = 0; i < N_POS; i++)
+        own[state][i] = (i + 16 * state) % N_POS;
+    for (int i = 0; i <= N_DRAFT; i++) {
+        row[i] = (struct moe_row){ .token = (from + i + 7 * state) * 37 % N_VOCAB,
+                                   .position = from + i,
+                                   .want_logits = true,
+                                   .base = own[state],
+                                   .n_base = from + i + 1,
+                                   .state = state,
+                                   .draft = i > 0,
+                                   .after = i - 1 };
+        if (i)
+            path[i - 1] = i;
+    }
+    assert_int_equal(moe_forward(c, &b, &result), 0);
+    keep_result(r, &b, &result);
+    moe_context_keep(c, state, path, n_kept);
+}
+
+static void draft_and_copy(struct moe_context *c, struct record *r)
+{
+    draft(c, r, 1, 0, 2);
+    draft(c, r, 2, 0, 3); /* pending rows of 1 are computed first, in the same memory */
+    draft(c, r, 1, 3, 1);
+    draft(c, r, 2, 4, 0);
+    moe_context_copy_state(c, 1, 3); /* with its pending row */
+    draft(c, r, 1, 5, 3);
+    draft(c, r, 2, 5, 3);
+    moe_context_copy_state(c, 1, 3);
+    moe_context_copy_state(c, 2, 0); /* nothing is pending; then the context is closed */
+    keep(r, (int[]){ moe_context_state(c, 3), moe_context_state(c, 0) }, 2 * sizeof(int));
+}
+
+static void states_are_those_of_the_host(void **state)
+{
+    (void)state;
+    same_as_host("tiny-qwen3next", &(struct moe_context_options){ .n_state = 4, .n_draft = N_DRAFT }, draft_and_copy);
+    same_as_host("tiny-qwen35moe", &(struct moe_context_options){ .n_state = 4, .n_draft = N_DRAFT }, draft_and_copy);
+}
+
+/* ---- two tiers without the disk */
+
 /* Computes the passes of rows[] again and again. */
 static void run_passes(struct moe_context *c, int n)
 {
@@ -174,6 +411,48 @@ static uint64_t read_bytes(const struct tiers *t)
     struct off_stats s;
     off_stats_get(moe_model_store(t->apart), &s);
     return s.read_bytes;
+}
+
+/* ---- reads into memory that is being copied */
+
+/* Memory that is read into again before its copy to the device has ended: found wherever the queue is then, also if the read brings
+ * the bytes that are there already. */
+static void a_read_into_copied_memory_is_found(void **state)
+{
+    struct tiers t = { .apart = NULL };
+    (void)state;
+    open_tiers(&t, "tiny-olmoe");
+    for (int i = 0; i < 2 * LATE_ORDERS; i++) {
+        struct off_files files = *moe_file_files(t.file);
+        struct off_io *io;
+        struct moe_context *c;
+        bool waits = i % 2;
+        t.device = late_device_apart(kn_isa_best(), (uint64_t)i);
+        t.device.order = (enum late_order)(i / 2);
+        late_watched = &t.device;
+        late_moves = false;
+        open_apart(&t, 0);
+        assert_int_equal(open_context(&c, t.apart, t.team, t.slots_bytes), 0);
+        assert_int_equal(off_io_open(&io, &files, &(struct off_io_options){ .kind = OFF_IO_PREAD }), 0);
+        uint8_t *page = kn_map(2 * OFF_PAGE, -1);
+        struct off_job job = { .bytes = OFF_PAGE, .to = page, .urgency = OFF_NOW };
+        off_io_post(io, &job);
+        assert_int_equal(off_io_await(io, &job), 0);
+        kn_enqueue(c->queue, TRANSFER, transfer, .to = c->residents.memory.base, .from = page, .bytes = OFF_PAGE);
+        if (waits)
+            assert_int_equal(kn_queue_wait(c->queue), 0);
+        job = (struct off_job){ .bytes = OFF_PAGE, .to = page, .urgency = OFF_NOW };
+        off_io_post(io, &job);
+        assert_int_equal(off_io_await(io, &job), 0);
+        assert_int_equal(kn_queue_wait(c->queue), 0);
+        assert_true(waits == !late_found());
+        *late_message = 0;
+        off_io_close(io);
+        moe_context_close(c);
+        close_apart(&t);
+        kn_unmap(page, 2 * OFF_PAGE);
+    }
+    close_tiers(&t);
 }
 
 /* Computes the passes of rows[] n times, and compares the logits with the host's. */
@@ -305,10 +584,18 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(same_bytes_in_every_order),
+        cmocka_unit_test(rows_fail_as_on_the_host),
+        cmocka_unit_test(features_are_those_of_the_host),
+        cmocka_unit_test(predictions_are_those_of_the_host),
+        cmocka_unit_test(states_are_those_of_the_host),
+        cmocka_unit_test(a_read_into_copied_memory_is_found),
         cmocka_unit_test(two_tiers_without_the_disk),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(a_device_dies),
     };
+    struct kn_io io = kn_io_system;
+    io.pread = read_unless_lost;
+    kn_io_set(&io);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     host_free();
     return failed;
