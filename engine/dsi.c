@@ -113,6 +113,12 @@ static void tell_drafted(struct worker *w, int n)
     pthread_mutex_unlock(&w->dsi->lock);
 }
 
+static int meddle(struct worker *w, int n_drafted)
+{
+    const struct eng_dsi_options *o = &w->dsi->opt;
+    return o->meddle ? o->meddle(o->meddle_arg, w->number, n_drafted) : 0;
+}
+
 static int do_task(struct worker *w)
 {
     const struct spec_dsi_action *a = &w->task;
@@ -126,6 +132,7 @@ static int do_task(struct worker *w)
         w->text[w->n_text + n] = w->answer[n];
         n++;
         tell_drafted(w, n);
+        error = error ? error : meddle(w, n);
     }
     w->n_answer = n;
     return error;
@@ -144,7 +151,7 @@ static void *worker_main(void *arg)
         w->mail = MAIL_BUSY;
         pthread_mutex_unlock(&d->lock);
         uint64_t start = kn_now_ns();
-        int error = d->opt.meddle ? d->opt.meddle(d->opt.meddle_arg, w->number) : 0;
+        int error = meddle(w, 0);
         if (!error)
             error = do_task(w);
         pthread_mutex_lock(&d->lock);

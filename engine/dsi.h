@@ -18,8 +18,9 @@ struct eng_dsi_options {
     int n_target;  /* workers that run the engine's model and verify */
     int lookahead; /* drafted tokens that one task verifies; 0: chosen from measured times (speculative/dsi.h) */
     int n_thread;  /* threads of each target worker, 0: one per CPU; a draft worker has one */
-    /* For tests, or NULL: each worker calls it before each task; after an error the worker gets no more tasks. */
-    int (*meddle)(void *arg, int worker);
+    /* For tests, or NULL: each worker calls it before each task, with n_drafted 0, and a draft worker after each of a task's tokens,
+     * with their number so far, which the caller's thread can know by then.  After an error the worker gets no more tasks. */
+    int (*meddle)(void *arg, int worker, int n_drafted);
     void *meddle_arg;
 };
 

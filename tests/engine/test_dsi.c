@@ -30,9 +30,11 @@ static struct trouble {
     atomic_int n_task[SPEC_DSI_WORKERS];
 } trouble;
 
-static int meddle(void *arg, int worker)
+static int meddle(void *arg, int worker, int n_drafted)
 {
     struct trouble *t = arg;
+    if (n_drafted)
+        return 0;
     uint64_t x = kn_mix(atomic_fetch_add(&t->n, 1) * KN_GOLDEN + (uint64_t)worker);
     atomic_fetch_add(&t->n_task[worker], 1);
     if (t->most_us)
@@ -203,6 +205,61 @@ static void it_can_be_left_at_any_time(void **state)
     }
 }
 
+/* ---- a draft ends at its first wrong token ---------------------------------------------------------------- */
+
+enum { TARGET, DRAFTER, BLOCK = 16 };
+
+static struct {
+    atomic_int n_task[2];       /* begun, by worker */
+    atomic_bool ends;           /* soon: no further target task may come */
+    atomic_int n_first, n_more; /* tokens of drafts: the first ones, and later ones */
+} watched;
+
+/* After each of its tokens the drafter waits until the target has begun two more tasks.  Before the second one the caller's thread has
+ * passed on the token, and the target's own for its position, and so has cancelled a draft that is wrong. */
+static int wait_for_target(void *arg, int worker, int n_drafted)
+{
+    (void)arg;
+    if (!n_drafted)
+        atomic_fetch_add(&watched.n_task[worker], 1);
+    if (worker != DRAFTER || !n_drafted || atomic_load(&watched.ends))
+        return 0;
+    for (int n = atomic_load(&watched.n_task[TARGET]); atomic_load(&watched.n_task[TARGET]) < n + 2;)
+        usleep(50);
+    atomic_fetch_add(n_drafted == 1 ? &watched.n_first : &watched.n_more, 1);
+    return 0;
+}
+
+/* A drafter that is often wrong, with long blocks: it drafts few tokens behind a wrong one, and none that the caller's thread has
+ * had the time to prevent. */
+static void a_draft_ends_at_its_first_wrong_token(void **state)
+{
+    (void)state;
+    struct asked *a = &asked[0];
+    struct eng_engine *e = open_with(other);
+    struct eng_dsi *d;
+    int32_t token[1];
+    int n = 0, got;
+    memset(&watched, 0, sizeof watched);
+    assert_int_equal(eng_dsi_open(&d, e,
+                                  &(struct eng_dsi_options){
+                                      .n_target = 1, .lookahead = BLOCK, .n_thread = 1, .meddle = wait_for_target }),
+                     0);
+    struct eng_request r = a->request;
+    r.n_token = kn_min(r.n_token, 20);
+    r.n_predict = 200;
+    assert_int_equal(eng_dsi_begin(d, &r), 0);
+    while ((got = eng_dsi_wait(d, token, 1)) > 0) {
+        n += got;
+        atomic_store(&watched.ends, n + 4 * (BLOCK + 1) > r.n_predict);
+    }
+    assert_int_equal(got, 0);
+    print_message("%d drafts, %d tokens behind their first\n", watched.n_first, watched.n_more);
+    assert_true(watched.n_first >= 10 && watched.n_more < 3 * watched.n_first);
+    eng_dsi_close(d);
+    close_engine(e);
+}
+
 static int setup_all(void **state)
 {
     struct kn_team *team;
@@ -237,6 +294,7 @@ int main(void)
         cmocka_unit_test(whoever_is_lost),
         cmocka_unit_test(without_a_target_it_says_so),
         cmocka_unit_test(it_can_be_left_at_any_time),
+        cmocka_unit_test(a_draft_ends_at_its_first_wrong_token),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }
