@@ -232,7 +232,8 @@ void off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
  * device may copy to. */
 bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t left, int32_t expert,
                           struct off_view *view);
-void off_store_brought_back(struct off_store *s, int32_t expert, bool done); /* done false: its bytes are not there */
+/* done false: its bytes are not there; it is read for tickets that wait for it. */
+void off_store_brought_back(struct off_store *s, int32_t expert, bool done);
 
 /* The same for rows of a draft, which are no turn: nothing counts as used, hit or missed, so that eviction, the heat file
  * and the hit rate are those of the passes that count. */

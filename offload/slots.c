@@ -197,9 +197,11 @@ void off_slot_take(struct off_store *s, struct off_slot *slot, int32_t expert)
 void off_slot_taken(struct off_store *s, struct off_slot *slot, bool done)
 {
     kn_assert(slot->state == SLOT_CLAIMED);
-    slot->status = done ? 0 : KN_EIO;
-    slot->state = done ? SLOT_READY : SLOT_BAD;
-    if (!done && !slot->n_hold)
+    slot->status = 0;
+    slot->state = SLOT_READY;
+    if (!done && slot->n_hold) /* the device has failed, and not the file */
+        begin_reads(s, slot, OFF_NOW);
+    else if (!done)
         empty_slot(s, slot);
 }
 
