@@ -17,26 +17,31 @@ static bool row_after_logits(const struct kn_op *op, const struct kn_op *next)
 {
     const struct kn_op_products *o = &op->products;
     for (int i = 0; i < o->n; i++)
-        if (o->product[i].mul.y == next->route.logit && o->product[i].mul.n_row == next->route.n)
-            return next->route.n == 1;
+        if (o->product[i].mul.y == next->route.logit)
+            return o->product[i].mul.n_row == 1 && next->route.n == 1 &&
+                   o->product[i].mul.w.n_out == next->route.n_expert;
     return false;
 }
 
 static bool plan_of_choices(const struct kn_op *op, const struct kn_op *next)
 {
     const struct kn_op_route *o = &op->route;
-    return next->plan.id == o->id && next->plan.rows.n == o->n && next->plan.n_used == o->n_used;
+    return next->plan.id == o->id && next->plan.rows.n == o->n && next->plan.n_used == o->n_used &&
+           next->plan.n_expert == o->n_expert;
 }
 
 static bool guess_of_choices(const struct kn_op *op, const struct kn_op *next)
 {
     const struct kn_op_route *o = &op->route;
-    return next->guess.id == o->id && next->guess.rows.n == o->n && next->guess.n_used == o->n_used;
+    return next->guess.id == o->id && next->guess.weight == o->weight && next->guess.rows.n == o->n &&
+           next->guess.n_used == o->n_used && next->guess.n_expert == o->n_expert;
 }
 
 static bool groups_of_plan(const struct kn_op *op, const struct kn_op *next)
 {
-    return next->group.plan.n_expert == op->plan.plan.n_expert;
+    const struct kn_plan *p = &op->plan.plan, *g = &next->group.plan; /* `fill` is the plan's scratch */
+    return g->n_expert == p->n_expert && g->expert == p->expert && g->first == p->first && g->row == p->row &&
+           g->pair == p->pair && next->group.expert0 == op->plan.expert0 && next->group.n_expert == op->plan.n_expert;
 }
 
 static const struct {
