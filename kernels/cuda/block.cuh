@@ -55,16 +55,20 @@ KN_DEVICE float clamped(float x, float most) { return x > most ? most : x < -mos
 /* ---- blocks that end last ------------------------------------------------------------------------------------ */
 
 /* Whether this block is the last of n that come here with this count; then it sees all that the others have written
- * before.  The count is 0 again. */
+ * before.  The count is 0 again.
+ *
+ * A fence makes visible what happened before it to its own thread: so the barrier, behind which thread 0 knows of the block's
+ * writes, is before the fence, and its fence behind the count is before the barrier with which the others go on. */
 KN_DEVICE bool block_is_last(uint32_t *count, int n)
 {
     __shared__ bool last;
-    __threadfence();
     __syncthreads();
-    if (threadIdx.x == 0)
+    if (threadIdx.x == 0) {
+        __threadfence();
         last = atomicInc(count, (unsigned)n - 1) == (unsigned)n - 1;
+        __threadfence();
+    }
     __syncthreads();
-    __threadfence();
     return last;
 }
 

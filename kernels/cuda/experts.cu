@@ -269,6 +269,7 @@ KN_DEVICE void block_number_outputs(const struct kn_op_group &o, int n)
         }
         before += all;
     }
+    __syncthreads(); /* thread 0 makes the outputs of all threads visible to readers of `done` */
     if (threadIdx.x == 0) {
         *o.n_absent = n_absent;
         if (!n_absent) {
