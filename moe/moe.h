@@ -170,6 +170,7 @@ struct moe_synth_options {
     int n_layer, n_vocab, n_used; /* 0: the shape's number; n_used: experts per token */
     bool ahead;                   /* adds an MTP layer */
     enum kn_format format;        /* of experts and FFN; attention, embedding and output matrix: Q8_0 */
+    const enum kn_format *down;   /* of the down matrices of experts in every second layer; NULL: as the others */
     uint64_t seed;
     struct kn_team *team;
     struct off_progress *progress; /* may be NULL */

@@ -64,6 +64,7 @@ struct eng_config {
     const char *model, *template, *system, *prompt, *input, *output, *ids, *logits, *text, *shape, *format, *config,
         *fit, *imatrix;
     const char *name;                        /* of pull and rm */
+    const char *down;                        /* of synth; NULL: `format` */
     const char *part_format[MOE_PART_COUNT]; /* of quantize, by enum moe_part; NULL: `format` */
     const char *errors;                      /* of batch; NULL: output + ".errors" */
     const char *batches, *against;           /* lists as "1,4,16": batch sizes, draft lengths */

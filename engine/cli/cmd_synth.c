@@ -2,7 +2,7 @@
  * real one and random weights.
  *
  * In: a shape's name, and optionally the number of layers, an MTP layer, experts used per token, vocabulary size,
- * format of the experts and a seed.
+ * formats of the experts and a seed.
  * Out: a GGUF file, the same bytes for the same options.  moe_synth() reports on stderr the tensors that get another
  * format than asked for. */
 #include "engine/base/base.h"
@@ -22,6 +22,12 @@ int eng_cmd_synth(const struct eng_config *config)
         kn_fail(KN_EINVAL, "--format %s is unknown; the formats are%s", config->format, kn_format_list);
         return 2;
     }
+    enum kn_format down;
+    if (config->down && kn_format_find(config->down, &down)) {
+        kn_fail(KN_EINVAL, "--down %s is unknown; the formats are%s", config->down, kn_format_list);
+        return 2;
+    }
+    opt.down = config->down ? &down : NULL;
     struct eng_progress *bar = NULL;
     int err = kn_team_open(&opt.team, config->n_thread);
     if (!err)

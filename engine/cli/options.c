@@ -136,6 +136,8 @@ static const struct eng_option options[] = {
       "N", "vocabulary size in tokens; 0: as in the shape" },
     { "format", "", COMMON, SYNTH, ENG_TEXT, AT(format), 0, 0,
       "NAME", "format of experts and FFN: q4_k, q8_0, mxfp4 ... bf16" },
+    { "down", "", COMMON, SYNTH, ENG_TEXT, AT(down), 0, 0,
+      "NAME", "format of the experts' down matrices in every second layer" },
     { "format", "", COMMON, QUANTIZE, ENG_TEXT, AT(format), 0, 0,
       "NAME", "format of all matrices: q4_k, q8_0, q2_k ... bf16" },
     { "experts", "", COMMON, QUANTIZE, ENG_TEXT, AT(part_format[MOE_EXPERTS]), 0, 0,

@@ -273,7 +273,8 @@ static void add_ffn(struct plan *p, int layer)
                : moe ? "ffn_up_exps"
                      : "ffn_up"),
             f, s->d_model, p->family.fused_ffn || apart ? 2 * d_ff : d_ff, n_expert, 1);
-    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), f, d_ff, s->d_model, n_expert, down);
+    add_mat(p, IN(moe ? "ffn_down_exps" : "ffn_down"), moe && p->opt->down && layer % 2 ? *p->opt->down : f, d_ff,
+            s->d_model, n_expert, down);
     if (apart)
         add_apart(p, layer, down);
     else if (moe)

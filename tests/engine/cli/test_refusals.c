@@ -221,6 +221,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "synth --shape tiny -o x --layers -1", "from 0 to 1000" },
         { "synth --shape tiny -o x --layers 1001", "from 0 to 1000" },
         { "synth --shape tiny -o x --vocab 5", "are allowed" },
+        { "synth --shape tiny -o x --down q9", "--down q9 is unknown; the formats are" },
         { "synth --shape tiny -o x --used 13", "13 experts used of the 12" },
         { "bench -m m.gguf --batch 0", "from 1 to 4096" },
         { "bench -m m.gguf --batch 1,,2", "as in 1,4,16" },
