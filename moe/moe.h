@@ -349,8 +349,16 @@ struct moe_context_options {
                    * their own */
 };
 
-/* Experts that a device with memory of its own may keep. */
-int moe_n_device_experts(const struct moe_model *m, int n_host_layer);
+/* Slots for experts on a device with memory of its own, in opt->resident_bytes.  A slot is for experts of one size; as far as
+ * whole slots allow, those of each size have the same share. */
+struct moe_device_slots {
+    int n_expert;        /* experts that the device may keep */
+    size_t expert_bytes; /* memory for all of them */
+    size_t least;        /* a slot of each size: with less there are none */
+    int n_slot;          /* slots, also those for experts that are copied for one layer */
+    size_t bytes;        /* their memory: with so much for resident_bytes they are the same */
+};
+void moe_device_slots(const struct moe_model *m, const struct moe_context_options *opt, struct moe_device_slots *out);
 
 /* The features that a draft head reads: its target's context must be opened with them. */
 struct moe_features moe_model_reads(const struct moe_model *head);
@@ -454,6 +462,7 @@ static inline int moe_rows_status(const struct moe_result *r, int first, int n)
  * computed. */
 struct moe_device_stats {
     int n_slot, n_kept;              /* slots of experts that the device keeps; those in use */
+    size_t slot_bytes, kept_bytes;   /* their memory */
     uint64_t n_used;                 /* on the device, which had it */
     uint64_t n_passed;               /* on the device, after a copy */
     uint64_t n_host;                 /* on the host */

@@ -123,6 +123,17 @@ int off_load(const struct off_files *files, enum off_io_kind kind, const struct 
 
 /* ---- the expert store -------------------------------------------------------------------------- */
 
+/* Sizes of slots, ascending.  With more sizes than that, the largest of them is for all larger experts, and one between two sizes
+ * uses the larger. */
+#define OFF_SLOT_SIZES 8
+struct off_sizes {
+    int n;
+    size_t bytes[OFF_SLOT_SIZES];
+};
+void off_sizes_add(struct off_sizes *s, size_t bytes);
+int off_sizes_find(const struct off_sizes *s,
+                   size_t bytes); /* index of the size for an expert whose bytes were added */
+
 struct off_store; /* owns the slots, the I/O thread and the helper threads */
 
 #define OFF_MATRICES 3 /* gate, up, down */

@@ -13,37 +13,40 @@
 #define MOST_WINDOW  24                 /* the largest window */
 #define WINDOW_PART  24                 /* between the two, the window is 1/WINDOW_PART of the experts without a slot */
 
-/* Adds a slot size to the list of n, in ascending order.  If the list is full, a larger size replaces the largest one,
- * and a smaller one is left out: its experts use the next larger size. */
-static void add_size(size_t *size, int *n, size_t bytes)
+int off_sizes_find(const struct off_sizes *s, size_t bytes)
 {
     int at = 0;
-    while (at < *n && size[at] < bytes)
+    while (at < s->n && s->bytes[at] < bytes)
         at++;
-    if (at < *n && size[at] == bytes)
+    return at;
+}
+
+/* If the list is full, a larger size replaces the largest one, and a smaller one is left out: its experts use the next larger
+ * size. */
+void off_sizes_add(struct off_sizes *s, size_t bytes)
+{
+    int at = off_sizes_find(s, bytes);
+    if (at < s->n && s->bytes[at] == bytes)
         return;
-    if (*n == OFF_SLOT_SIZES) {
+    if (s->n == OFF_SLOT_SIZES) {
         if (at == OFF_SLOT_SIZES)
-            size[OFF_SLOT_SIZES - 1] = bytes;
+            s->bytes[OFF_SLOT_SIZES - 1] = bytes;
         return;
     }
-    memmove(&size[at + 1], &size[at], (size_t)(*n - at) * sizeof *size);
-    size[at] = bytes;
-    ++*n;
+    memmove(&s->bytes[at + 1], &s->bytes[at], (size_t)(s->n - at) * sizeof *s->bytes);
+    s->bytes[at] = bytes;
+    s->n++;
 }
 
 int off_share_pools(const struct off_expert *expert, int n_expert, int n_node, struct off_pool *pool, uint8_t *pool_of)
 {
-    size_t size[OFF_SLOT_SIZES];
-    int n = 0;
+    struct off_sizes size = { .n = 0 };
     for (int e = 0; e < n_expert; e++)
-        add_size(size, &n, off_slot_bytes(&expert[e]));
-    for (int i = 0; i < n * n_node; i++)
-        pool[i] = (struct off_pool){ .slot_bytes = size[i / n_node], .node = i % n_node };
+        off_sizes_add(&size, off_slot_bytes(&expert[e]));
+    for (int i = 0; i < size.n * n_node; i++)
+        pool[i] = (struct off_pool){ .slot_bytes = size.bytes[i / n_node], .node = i % n_node };
     for (int e = 0, first = 0; e < n_expert; e++) {
-        int at = 0;
-        while (size[at] < off_slot_bytes(&expert[e]))
-            at++;
+        int at = off_sizes_find(&size, off_slot_bytes(&expert[e]));
         if (expert[e].group != expert[first].group)
             first = e;
         at = at * n_node + (e - first) % n_node;
@@ -52,7 +55,7 @@ int off_share_pools(const struct off_expert *expert, int n_expert, int n_node, s
         if (pool_of)
             pool_of[e] = (uint8_t)at;
     }
-    return n * n_node;
+    return size.n * n_node;
 }
 
 static size_t least_bytes(const struct off_pool *pool, int n)

@@ -48,9 +48,8 @@
 
 #include "offload/internal.h"
 
-#define OFF_SLOT_SIZES 8
-#define OFF_TOUCHERS   4
-#define OFF_MAX_POOL   (OFF_SLOT_SIZES * KN_NODES)
+#define OFF_TOUCHERS 4
+#define OFF_MAX_POOL (OFF_SLOT_SIZES * KN_NODES)
 
 /* Knowledge of the checksum of an expert in the model's own files: none; from the pack file; learnt from a read that
  * used both copies; learnt or confirmed by a read of the first copy alone. */

@@ -144,20 +144,20 @@ static void ask_device(struct eng_need *need, const struct eng_use *use)
 {
     const struct moe_shape *s = moe_model_shape(use->model);
     struct moe_context_options one = use->context;
-    int n_expert = s->device_expert_bytes ? moe_n_device_experts(use->model, one.n_host_layer) : 0;
-    size_t expert_bytes = n_expert ? s->device_expert_bytes / (size_t)s->n_expert_total * (size_t)n_expert : 0;
+    struct moe_device_slots slots;
+    one.resident_bytes = s->device_expert_bytes; /* for the lists of the experts that it may keep */
+    moe_device_slots(use->model, &one, &slots);
     one.n_slot = 1;
-    one.resident_bytes = expert_bytes; /* for the lists of the experts that it may keep */
     *need = (struct eng_need){
         .dense_bytes = s->dense_bytes + use->drafters.device_weights,
-        .step_bytes = moe_context_bytes(use->model, &one).device - expert_bytes + use->drafters.device_step,
+        .step_bytes = moe_context_bytes(use->model, &one).device - slots.bytes + use->drafters.device_step,
         .kv_slot_bytes = moe_kv_slot_bytes(use->model, one.kv) + use->drafters.slot,
         .state_bytes = one.n_state ? s->state_bytes : 0,
         .n_ctx = one.max_pos + use->n_ahead,
         .n_parallel = use->n_parallel,
         .kv_mem = use->kv_mem,
-        .expert_bytes = expert_bytes,
-        .n_expert = n_expert,
+        .expert_bytes = slots.expert_bytes,
+        .n_expert = slots.n_expert,
     };
 }
 
@@ -246,6 +246,34 @@ static int refuse_kv(size_t kv_least, const struct eng_use *use)
                    use->context.max_pos, mib(kv_least), mib(kv_least));
 }
 
+/* The smallest budget in whole MiB, from one that is too small for it, that leaves so many bytes for experts. */
+static size_t device_budget_for(const struct eng_need *need, size_t total, size_t expert_bytes)
+{
+    struct eng_split s;
+    while (!eng_plan_device(&s, need, total) && s.device.expert < expert_bytes)
+        total = mib(total + expert_bytes - s.device.expert) * MIB;
+    return total;
+}
+
+/* Of the memory left for experts whole slots of each size are used. */
+static void count_device_slots(struct eng_device_split *d, const struct eng_need *need, const struct eng_use *use)
+{
+    struct moe_context_options one = use->context;
+    struct moe_device_slots slots;
+    one.resident_bytes = d->expert;
+    moe_device_slots(use->model, &one, &slots);
+    if (slots.n_expert && !slots.n_slot)
+        kn_say(
+            KN_LOG_WARN,
+            "the device keeps no experts: %.1f MiB of its memory are left for them, and one of each size takes %.1f: set "
+            "--device-mem to %zuM if the device has them",
+            (double)d->expert / 0x1p20, (double)slots.least / 0x1p20,
+            mib(device_budget_for(need, d->total, slots.least)));
+    d->spare += d->expert - slots.bytes;
+    d->expert = slots.bytes;
+    d->n_resident = slots.n_slot;
+}
+
 /* Splits the device's memory, and changes the host's needs: of the KV cache it has the slots' entries only. */
 static int split_device(struct eng_split *split, struct eng_need *host, const struct eng_use *use)
 {
@@ -259,6 +287,7 @@ static int split_device(struct eng_split *split, struct eng_need *host, const st
     int error = eng_plan_device(split, &need, use->device_mem ? use->device_mem : free_device_budget(left));
     if (error)
         return error == KN_EINVAL ? refuse_kv(split->kv_least, use) : refuse_device(split, &need, use);
+    count_device_slots(&split->device, &need, use);
     const struct moe_shape *s = moe_model_shape(use->model);
     host->fixed_bytes += DRIVER_BYTES + s->vector_bytes + use->drafters.device_weights; /* loaded beside experts */
     host->dense_bytes = use->drafters.weights;

@@ -132,6 +132,10 @@ static void write_device(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_device_memory_bytes", "gauge", "limit of memory on the device", (double)v->split.device.total);
     one(p, "spillway_device_expert_slots", "gauge", "experts that fit in memory of the device", (double)d->n_slot);
     one(p, "spillway_device_experts", "gauge", "experts that the device keeps now", (double)d->n_kept);
+    one(p, "spillway_device_expert_slot_bytes", "gauge", "memory of the device for experts that it keeps",
+        (double)d->slot_bytes);
+    one(p, "spillway_device_expert_bytes", "gauge", "memory of the experts that the device keeps now",
+        (double)d->kept_bytes);
     one(p, "spillway_device_expert_uses_total", "counter", "experts that the device had when a pass needed them",
         (double)d->n_used);
     one(p, "spillway_device_expert_passed_total", "counter",

@@ -139,10 +139,12 @@ static void write_memory(struct eng_server *s, const struct eng_thread_report *v
             eng_bytes_format(out,
                              ",\"device\":{\"total\":%zu,\"dense\":%zu,\"step\":%zu,\"kv\":%zu,\"states\":%zu,"
                              "\"experts\":%zu,\"spare\":%zu,\"n_expert_slots\":%d,\"n_experts\":%d,"
+                             "\"expert_slot_bytes\":%zu,\"expert_bytes\":%zu,"
                              "\"n_used\":%llu,\"n_passed\":%llu,\"n_host\":%llu,\"n_layers\":%llu,\"n_alone\":%llu,"
                              "\"pinned_bytes\":%llu,\"pin_refused\":%s}",
                              m->device.total, m->device.dense, m->device.step, m->device.kv, m->device.state,
                              m->device.expert, m->device.spare, v->engine.device.n_slot, v->engine.device.n_kept,
+                             v->engine.device.slot_bytes, v->engine.device.kept_bytes,
                              (unsigned long long)v->engine.device.n_used, (unsigned long long)v->engine.device.n_passed,
                              (unsigned long long)v->engine.device.n_host, (unsigned long long)v->engine.device.n_layer,
                              (unsigned long long)v->engine.device.n_alone, (unsigned long long)v->store.pinned_bytes,

@@ -294,8 +294,9 @@ static void open_run(struct run *r, const struct route *route, const struct mach
         exit(1);
     queue.team = r->team;
     r->model = (struct moe_model){
-        .layer = r->layer, .store = route->store, .resident_bytes = 3 * 256, .shape.n_expert_total = n_all
+        .layer = r->layer, .store = route->store, .resident_sizes = { 1, { 3 * 256 } }, .shape.n_expert_total = n_all
     };
+    r->model.resident_size_of = calloc((size_t)n_all, sizeof *r->model.resident_size_of);
     r->model.desc.n_expert = route->n_expert;
     r->model.desc.n_layer = route->n_layer;
     r->model.desc.n_used = route->n_used;
@@ -303,7 +304,7 @@ static void open_run(struct run *r, const struct route *route, const struct mach
         r->layer[i].expert0 = i * route->n_expert;
     r->c.model = &r->model;
     r->c.opt.max_row = 2 * PROMPT;
-    r->c.opt.resident_bytes = (size_t)(part * n_all) * r->model.resident_bytes;
+    r->c.opt.resident_bytes = (size_t)(part * n_all) * r->model.resident_sizes.bytes[0];
     lay_out(r);
     if (kn_arena_open(&r->host, r->host.used, -1) || kn_arena_open(&r->shared, r->shared.used, -1))
         exit(1);
@@ -321,6 +322,7 @@ static void close_run(struct run *r)
 {
     kn_queue_close(r->c.queue);
     kn_memory_close(&r->c.residents.memory);
+    free(r->model.resident_size_of);
     kn_arena_close(&r->host);
     kn_arena_close(&r->shared);
     kn_team_close(r->team);
@@ -348,7 +350,7 @@ static double run_layer(struct run *r, struct world *w, const struct layer_plan 
     for (int i = 0; i < s->n_rest; i++) {
         int e = s->rest_of[i], n = p->first[e + 1] - p->first[e];
         if (s->passes[i]) {
-            if (s->n_round == s->n_window)
+            if (moe_residents_window_is_full(c, s->rest[i]))
                 moe_residents_round(c, &(int){ 0 });
             moe_residents_pass(c, &r->layer[layer], e, matrix);
             device += device_ns(w->m, n);

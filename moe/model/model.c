@@ -23,23 +23,30 @@ static size_t resident_bytes(const struct moe_model *m, const struct off_expert 
     return bytes;
 }
 
-/* Sets resident_bytes, and tells the device the formats of the experts, if it can compute all of them. */
-static void sum_up_residents(struct moe_model *m)
+/* Sets the sizes of the experts' slots on the device, and tells it their formats, if it can compute all of them. */
+static int sum_up_residents(struct moe_model *m)
 {
     int n = m->device->backend->own_memory && !m->target ? m->shape.n_expert_total : 0;
+    struct off_sizes *sizes = &m->resident_sizes;
     for (int e = 0; e < n; e++) {
         size_t bytes = resident_bytes(m, &m->expert[e]);
-        m->resident_bytes = bytes > m->resident_bytes ? bytes : m->resident_bytes;
+        off_sizes_add(sizes, bytes);
         if (!bytes) {
-            m->resident_bytes = 0;
-            return;
+            sizes->n = 0;
+            return 0;
         }
     }
-    for (int e = 0; e < n; e++)
+    if (n && !(m->resident_size_of = kn_calloc((size_t)n, sizeof *m->resident_size_of)))
+        return kn_fail(KN_ENOMEM, "no memory to list %d experts", n);
+    for (int e = 0; e < n; e++) {
+        int size = off_sizes_find(sizes, resident_bytes(m, &m->expert[e]));
+        m->resident_size_of[e] = (uint8_t)size;
+        m->shape.device_expert_bytes += sizes->bytes[size];
         for (int i = 0; i < OFF_MATRICES; i++)
             if (m->expert[e].matrix[i].n_out)
                 kn_device_admit(m->device, m->expert[e].matrix[i].format);
-    m->shape.device_expert_bytes = (size_t)n * m->resident_bytes;
+    }
+    return 0;
 }
 
 /* Collects the kinds of activation codes that each layer's experts read, so that rows are quantised once for all of
@@ -69,7 +76,6 @@ static void sum_up_experts(struct moe_model *m)
     }
     m->shape.expert_bytes = off_store_bytes(m->expert, n_all);
     m->shape.expert_least = off_store_least(m->expert, n_all);
-    sum_up_residents(m);
     if (m->target) /* a thread that waits for the shared store may interleave any expert of the target, too */
         m->scratch_bytes = m->target->scratch_bytes;
 }
@@ -152,9 +158,10 @@ static void describe(struct moe_model *m)
 static int bind(struct moe_model *m)
 {
     int error = moe_bind(m);
-    if (!error)
-        describe(m);
-    return error;
+    if (error)
+        return error;
+    describe(m);
+    return sum_up_residents(m);
 }
 
 /* An EAGLE-3 head that names no layers reads those of EAGLE's authors. */
@@ -344,6 +351,7 @@ void moe_model_close(struct moe_model *m)
     kn_memory_close(&m->weights);
     kn_arena_close(&m->matrices);
     kn_arena_close(&m->vectors);
+    kn_free(m->resident_size_of);
     kn_free(m->expert);
     kn_free(m->expert_scale);
     kn_free(m->dense);

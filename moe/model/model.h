@@ -327,7 +327,8 @@ struct moe_model {
                                                * NULL; rope_freq: [moe_n_pair()] angle of each pair per position */
     float *long_extra, *long_freq;            /* the same of long contexts, [n_rot / 2]; or NULL */
     bool gate_up_interleaved;                 /* an expert's gates and ups alternate as rows of one matrix */
-    size_t resident_bytes;                    /* of the largest expert on a device; 0: it cannot compute them */
+    struct off_sizes resident_sizes;          /* of slots for experts on a device; n 0: it cannot compute them */
+    uint8_t *resident_size_of;                /* [n_expert_total] index of the expert's size; NULL: n is 0 */
     size_t scratch_bytes;                     /* scratch of one thread to interleave an expert */
     struct moe_dense *dense;                  /* [n_dense] tensors to load; NULL after the load */
     int n_dense;

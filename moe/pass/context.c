@@ -354,6 +354,13 @@ static struct moe_arenas count_arenas(const struct moe_model *m, const struct mo
     return count;
 }
 
+static struct moe_device_slots slots_of(const struct moe_model *m, const struct moe_context_options *opt)
+{
+    struct moe_device_slots s;
+    moe_device_slots(m, opt, &s);
+    return s;
+}
+
 /* The largest operation has the gates and ups of all experts of a layer. */
 static struct kn_queue_options queue_options(const struct moe_model *m, const struct moe_context_options *opt,
                                              const struct kn_device *device)
@@ -375,7 +382,7 @@ static struct kn_queue_options queue_options(const struct moe_model *m, const st
         .d_value = h.d_value,
         .max_product = kn_max(KN_PRODUCTS, 2 * d->n_expert),
         .max_state_floats = d->delta_period ? kn_delta_floats(d->d_state_key, d->d_state_value) : 0,
-        .stages = moe_n_resident(m, opt) > 0,
+        .stages = slots_of(m, opt).n_slot > 0,
     };
 }
 
@@ -408,8 +415,7 @@ struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_co
     struct kn_queue_options host = queue_options(m, opt, kn_host_device(m->ops->isa));
     struct moe_arenas a = count_arenas(m, opt);
     struct kn_bytes n = kn_queue_bytes(&queue);
-    size_t bytes = a.device.used + kv_bytes(m, opt) + moe_states_bytes(m, opt) +
-                   (size_t)moe_n_resident(m, opt) * m->resident_bytes;
+    size_t bytes = a.device.used + kv_bytes(m, opt) + moe_states_bytes(m, opt) + slots_of(m, opt).bytes;
     n.host += a.host.used + a.shared.used;
     if (has_host_queue(m, device))
         n.host += kn_queue_bytes(&host).host;
@@ -559,7 +565,7 @@ void moe_context_close(struct moe_context *c)
         kn_queue_close(c->host_queue);
     kn_queue_close(c->beside);
     kn_queue_close(c->queue);
-    kn_memory_close(&c->residents.memory);
+    moe_residents_close(c);
     kn_memory_close(&c->kv);
     kn_memory_close(&c->shared);
     kn_memory_close(&c->device);

@@ -102,7 +102,7 @@ static void run_residents(struct moe_context *c, int layer)
 {
     const struct moe_residents *r = &c->residents;
     const struct moe_layer *l = &c->model->layer[layer];
-    if (r->n && l->expert0 < c->model->shape.n_expert_total)
+    if (r->n_slot && l->expert0 < c->model->shape.n_expert_total)
         run_groups_there(c, c->queue, layer, &(struct groups){ r->listed, moe_most_experts(c), l->expert_formats });
 }
 
@@ -128,7 +128,7 @@ static int list_arrived(struct moe_context *c, int layer, int n, int n_done)
         if (c->arrived_status[i] < 0) {
             fail_rows(c, e, c->arrived_status[i]);
         } else if (r->passes[c->arrived[i]]) {
-            if (r->n_round == r->n_window)
+            if (moe_residents_window_is_full(c, c->plan.expert[e]))
                 run_round(c, layer);
             moe_residents_pass(c, l, e, v->matrix);
         } else {
@@ -188,15 +188,18 @@ static void run_rest(struct moe_context *c, int layer)
         moe_upload_beside(c, c->now.status, (size_t)c->n_row * sizeof *c->now.status);
 }
 
-void moe_experts_end(struct moe_context *c)
+/* Ends the experts of the layer before; its time ends now_ns. */
+static void end_experts(struct moe_context *c, uint64_t now_ns)
 {
     struct moe_residents *r = &c->residents;
     moe_residents_copied(c);
     release(c);
     if (r->since_ns && !c->error)
-        moe_where_learn(&r->where, (double)(kn_now_ns() - r->since_ns - r->stalled_ns));
+        moe_where_learn(&r->where, (double)(now_ns - r->since_ns - r->stalled_ns));
     r->since_ns = 0;
 }
+
+void moe_experts_end(struct moe_context *c) { end_experts(c, kn_now_ns()); }
 
 /* Gives the weights of a row's absent experts to those in memory. */
 static void share_weights(const bool *there, const int32_t *id, float *weight, int n)
@@ -238,7 +241,9 @@ static void drop_absent(struct moe_context *c, const struct moe_layer *l)
 static void begin_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
     struct moe_residents *r = &c->residents;
-    moe_experts_end(c);
+    uint64_t now_ns =
+        kn_now_ns(); /* the choice below counts as this layer's: it takes longer where more experts are copied */
+    end_experts(c, now_ns);
     c->distinct += *c->plan.n_expert;
     int n_there = moe_residents_list(c);
     if (c->present.only) {
@@ -249,7 +254,7 @@ static void begin_layer(struct moe_context *c, int layer, const struct moe_listi
     }
     if (moe_computes_twice(c)) {
         moe_residents_choose(c, layer);
-        r->since_ns = r->n_window ? kn_now_ns() : 0;
+        r->since_ns = r->has_window ? now_ns : 0;
         r->stalled_ns = 0;
     }
     moe_prefetch_layer(c, layer, g);

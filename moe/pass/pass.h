@@ -158,27 +158,40 @@ struct moe_resident {
     struct kn_mat matrix[3]; /* with addresses of the device */
 };
 
-/* All arrays are the host's.  A turn is one layer of a pass. */
-struct moe_residents {
-    int n, n_filled; /* slots of experts that stay; 0: the device keeps no experts */
-    int32_t first;   /* the first expert that may stay */
-    int n_window;    /* slots behind those, of experts that are copied for one layer; n + n_window is constant */
-    struct kn_memory memory;
-    struct moe_resident *slot; /* [n + n_window] */
-    int32_t *slot_of;          /* [the store's experts] or -1 */
-    float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
-    float least_heat;          /* no expert that stays has less */
-    float first_heat;          /* free slots wait for experts with so much; 0: any */
-    uint32_t window_turn;      /* the last turn that needed more than the smallest window */
-    uint32_t turn;
+/* Slots of one size, which experts of this size share.  A turn is one layer of a pass. */
+struct moe_slot_pool {
+    size_t slot_bytes;
+    int n_expert, n_may;  /* experts of the size; of these, those that may stay */
+    int n_layer_expert;   /* experts of a layer: a window has no more slots */
+    int first, n_slot;    /* its slots: */
+    int n, n_filled;      /* of experts that stay, the first n; of these, in use */
+    int n_window;         /* the others, of experts that are copied for one layer */
+    int n_round;          /* of these, in use by experts that are copied and not yet computed */
+    float least_heat;     /* no expert that stays has less */
+    float first_heat;     /* free slots wait for experts with so much; 0: any */
+    uint32_t window_turn; /* the last turn that needed more than the smallest window */
     uint32_t cold_turn;   /* the turn in which `cold` was found */
     int cold;             /* the slot of the coldest expert; -1: none */
+};
+
+/* All arrays are the host's. */
+struct moe_residents {
+    int n_slot;    /* 0: the device keeps no experts */
+    int32_t first; /* the first expert that may stay */
+    int n_pool;
+    struct moe_slot_pool pool[OFF_SLOT_SIZES]; /* one for each of the model's resident_sizes */
+    bool has_window;                           /* some pool has slots of experts that are copied for one layer */
+    struct kn_memory memory;
+    struct moe_resident *slot; /* [n_slot] */
+    int32_t *slot_of;          /* [the store's experts] or -1 */
+    float *heat, use;          /* [the store's experts] uses; use: the weight of one in this pass */
+    uint32_t turn;
     unsigned formats[2];  /* of the last n_round of `group`, as moe_layer.expert_formats */
     struct kn_group *all; /* [the store's experts] where the device has them, in shared memory; data NULL: it has not */
     struct kn_group *listed; /* [n_expert] of the device: the turn's experts that stay there */
     struct kn_group *group; /* [n_expert] others of the turn, in the order of their copies, in shared memory: n_group */
     int n_group;
-    int n_round;      /* the last of these, copied to the window and not yet computed */
+    int n_round;      /* the last of these, copied to a window and not yet computed */
     int32_t *rest;    /* [n_expert] the turn's experts: n_rest others, then those that stay */
     int32_t *rest_of; /* [n_expert] indices of the others in the plan */
     int n_rest;
@@ -468,11 +481,28 @@ void moe_listings_drop(struct moe_context *c);
 void moe_listings_end(struct moe_context *c);   /* after the last: the queue will not wait for the host */
 void moe_listings_leave(struct moe_context *c); /* at the end of a pass: all has run */
 
+/* ---- slot_pools.c: slots for experts on the device --------------------------------------------------------------- */
+
+/* The first expert that may stay on a device which keeps no experts of the first layers. */
+int32_t moe_first_resident(const struct moe_model *m, int n_host_layer);
+void moe_slot_pools_share(struct moe_residents *r, const struct moe_model *m, const struct moe_context_options *opt);
+
+static inline struct moe_slot_pool *moe_slot_pool_of(struct moe_context *c, int32_t expert)
+{
+    return &c->residents.pool[c->model->resident_size_of[expert]];
+}
+
+int moe_slot_pool_window(const struct moe_slot_pool *p, int most); /* slots of a window, at most */
+/* A window that more than a few copies have not needed for long becomes small again; its slots are free. */
+void moe_slot_pool_shrink_window(struct moe_residents *r, struct moe_slot_pool *p, int n_layer);
+/* The slot of the expert with the least heat among those that this turn does not use; -1: there is none. */
+int moe_slot_pool_coldest(struct moe_residents *r, struct moe_slot_pool *p);
+
 /* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
 
-int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt);
 void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a);
 int moe_residents_open(struct moe_context *c);
+void moe_residents_close(struct moe_context *c); /* of a half-open context, too */
 void moe_residents_begin(struct moe_context *c); /* at the start of a pass */
 bool moe_is_resident(const struct moe_context *c, int32_t expert);
 
@@ -505,6 +535,9 @@ void moe_residents_choose(struct moe_context *c, int layer);
 
 /* Uploads the outputs that the host has computed. */
 void moe_residents_upload(struct moe_context *c);
+
+/* Whether the experts copied to the window must be computed before this one is. */
+bool moe_residents_window_is_full(struct moe_context *c, int32_t expert);
 
 /* Copies the e-th expert of the plan to the window.  Its matrices must stay until a wait. */
 void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix /* [3] */);

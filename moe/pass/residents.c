@@ -1,11 +1,11 @@
 /* moe/pass/residents.c - experts that a device with memory of its own keeps there, or computes after a copy.
  *
- * The memory is divided into slots of one size.  In a layer the device computes the experts that have a slot and some of the
+ * The memory is divided into slots, for experts of each size (slot_pools.c).  In a layer the device computes the experts that have a slot and some of the
  * others, which are copied to a window of slots for this layer alone (where.c says how many); the host computes the rest, at
  * the same time.  Of the others those with most rows are copied.  The result does not depend on where: outputs are stored per
  * (row, choice).  The device finds its experts by the table `all`; its entries are uploaded as they change (listings.c).
  *
- * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one: an expert in
+ * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one of its size: an expert in
  * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
  * to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes in which an expert was
  * used; later ones weigh more.  It begins with the store's, which knows those of earlier runs: then free slots wait for the
@@ -31,67 +31,33 @@
 #define DEVIATIONS  3     /* and for a copy the heat of chance added: so many standard deviations of the difference */
 #define RESCALE     1e20f
 #define MATRICES    3
-#define WINDOW      32 /* slots of the window: at most so many, */
-#define WINDOW_PART 8  /* or a part of all; */
-#define WINDOW_MIN  4  /* so many, or that part, for trials */
-#define WINDOW_IDLE 64 /* passes without need of more, after which it has so few again */
+#define WINDOW_FEW  4  /* copies in a layer, of experts of one size, for which the smallest window does */
+#define WINDOW_MOST 32 /* slots of the largest */
 #define KEPT_PASSES 50 /* a share of turns as heat: with GROWTH, heat over `use` is so many times the share */
-
-/* The first expert that may stay on the device. */
-static int32_t first_expert(const struct moe_model *m, int n_host_layer)
-{
-    int32_t first = 0;
-    for (int i = 0; i < kn_min(n_host_layer, m->desc.n_layer); i++)
-        if (m->layer[i].router.n_out)
-            first = m->layer[i].expert0 + m->desc.n_expert;
-    return first;
-}
-
-int moe_n_device_experts(const struct moe_model *m, int n_host_layer)
-{
-    return m->shape.n_expert_total - first_expert(m, n_host_layer);
-}
-
-int moe_n_resident(const struct moe_model *m, const struct moe_context_options *opt)
-{
-    size_t n = m->resident_bytes ? opt->resident_bytes / m->resident_bytes : 0;
-    size_t most = (size_t)moe_n_device_experts(m, opt->n_host_layer);
-    return (int)(n < most ? n : most);
-}
 
 static bool may_stay(const struct moe_context *c, int32_t expert)
 {
     return expert >= c->residents.first && expert < c->model->shape.n_expert_total;
 }
 
-/* The largest window of n_slot slots, and with `most` WINDOW_MIN the smallest. */
-static int window_of(const struct moe_context *c, int n_slot, int most)
-{
-    int n = kn_min(kn_max(n_slot / WINDOW_PART, 1), most);
-    return n_slot < c->model->shape.n_expert_total ? kn_min(kn_min(n, n_slot / 2), c->model->desc.n_expert) : 0;
-}
-
 void moe_residents_lay_out(struct moe_context *c, struct moe_arenas *a)
 {
     struct moe_residents *r = &c->residents;
     size_t n_expert = (size_t)c->model->desc.n_expert, n_all = (size_t)c->model->shape.n_expert_total;
-    r->n = moe_n_resident(c->model, &c->opt);
-    r->first = first_expert(c->model, c->opt.n_host_layer);
-    r->n_window = window_of(c, r->n, WINDOW_MIN);
+    moe_slot_pools_share(r, c->model, &c->opt);
     r->rest = kn_arena_take(&a->host, n_expert, sizeof *r->rest);
     r->rest_of = kn_arena_take(&a->host, n_expert, sizeof *r->rest_of);
     r->passes = kn_arena_take(&a->host, n_expert, sizeof *r->passes);
     r->back = kn_arena_take(&a->host, n_expert, sizeof *r->back);
-    if (!r->n)
+    if (!r->n_slot)
         return;
     moe_where_lay_out(&r->where, c->model->desc.n_layer, &a->host);
     r->slot_of = kn_arena_take(&a->host, n_all, sizeof *r->slot_of);
     r->heat = kn_arena_take(&a->host, n_all, sizeof *r->heat);
-    r->slot = kn_arena_take(&a->host, (size_t)r->n, sizeof *r->slot);
+    r->slot = kn_arena_take(&a->host, (size_t)r->n_slot, sizeof *r->slot);
     r->group = kn_arena_take(&a->shared, n_expert, sizeof *r->group);
     r->listed = kn_arena_take(&a->device, n_expert, sizeof *r->listed);
     r->all = kn_arena_take(&a->shared, n_all, sizeof *r->all);
-    r->n -= r->n_window;
 }
 
 /* ---- the table ------------------------------------------------------------------------------------------------------- */
@@ -131,6 +97,7 @@ static size_t copy_matrix(struct moe_context *c, const void *to, const struct kn
 static void copy_to(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
 {
     struct moe_resident *s = &c->residents.slot[slot];
+    const uint8_t *end = s->at + moe_slot_pool_of(c, expert)->slot_bytes;
     uint8_t *at = s->at;
     s->expert = expert;
     s->turn = c->residents.turn;
@@ -141,8 +108,11 @@ static void copy_to(struct moe_context *c, int slot, int32_t expert, const struc
         c->residents.total.copied_bytes += copy_matrix(c, at, w);
         at += moe_resident_bytes(w->format, w->n_out, w->n_in);
     }
+    kn_assert(at <= end);
     c->residents.total.n_copied++;
 }
+
+static int free_slot(struct moe_slot_pool *p) { return p->first + p->n_filled++; }
 
 /* Copies an expert to a slot, which it keeps. */
 static void copy_to_stay(struct moe_context *c, int slot, int32_t expert, const struct kn_mat *matrix)
@@ -187,7 +157,8 @@ static bool fill_layer(struct moe_context *c, int32_t first, int n)
     while ((n_arrived = off_wait(c->model->store, &ticket, &c->hands, c->arrived, c->view, c->arrived_status)) > 0) {
         for (int i = 0; i < n_arrived; i++)
             if (c->arrived_status[i] >= 0)
-                copy_to_stay(c, r->n_filled++, first + c->arrived[i], c->view[i].matrix);
+                copy_to_stay(c, free_slot(moe_slot_pool_of(c, first + c->arrived[i])), first + c->arrived[i],
+                             c->view[i].matrix);
             else
                 all_there = false;
         all_there &= moe_wait(c) == 0; /* off_wait() and off_release() may evict experts that were handed out before */
@@ -206,6 +177,9 @@ static int fill(struct moe_context *c)
         if (m->layer[l].router.n_out)
             all_there &= fill_layer(c, m->layer[l].expert0, m->desc.n_expert);
     r->is_whole = all_there && moe_wait(c) == 0;
+    if (r->is_whole)
+        kn_say(KN_LOG_INFO, "all %d experts were copied to the device: %llu MiB", r->n_slot,
+               (unsigned long long)(r->total.copied_bytes >> 20));
     return c->error;
 }
 
@@ -215,63 +189,80 @@ static int by_heat(const void *a, const void *b)
     return (x < y) - (x > y);
 }
 
-/* Takes the store's shares of turns for the first heat.  Without memory for it nothing is known. */
+/* Takes the store's shares of turns for the first heat: free slots of a pool wait for as many experts.  Without memory for
+ * it nothing is known. */
 static void begin_with_kept_heat(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
-    int n = c->model->shape.n_expert_total;
-    size_t n_may = (size_t)(n - r->first);
-    float *sorted = kn_calloc(n_may, sizeof *sorted);
+    int n_all = c->model->shape.n_expert_total;
+    float *sorted = kn_calloc((size_t)(n_all - r->first), sizeof *sorted);
     if (!sorted)
         return;
-    off_store_shares(c->model->store, 0, n, r->heat);
-    for (int e = 0; e < n; e++)
+    off_store_shares(c->model->store, 0, n_all, r->heat);
+    for (int e = 0; e < n_all; e++)
         r->heat[e] *= KEPT_PASSES;
-    memcpy(sorted, r->heat + r->first, n_may * sizeof *sorted);
-    qsort(sorted, n_may, sizeof *sorted, by_heat);
-    r->first_heat = sorted[r->n - 1];
+    for (int i = 0; i < r->n_pool; i++) {
+        struct moe_slot_pool *p = &r->pool[i];
+        size_t n = 0;
+        for (int e = r->first; e < n_all; e++)
+            if (moe_slot_pool_of(c, e) == p)
+                sorted[n++] = r->heat[e];
+        qsort(sorted, n, sizeof *sorted, by_heat);
+        p->first_heat = p->n ? sorted[p->n - 1] : 0;
+    }
     kn_free(sorted);
+}
+
+/* Opens the memory of the slots. */
+static int open_slots(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    size_t bytes = 0;
+    for (int i = 0; i < r->n_pool; i++)
+        bytes += (size_t)r->pool[i].n_slot * r->pool[i].slot_bytes;
+    int error = kn_memory_open(&r->memory, c->device.device, bytes, false);
+    uint8_t *at = r->memory.base;
+    for (int i = 0; !error && i < r->n_pool; i++)
+        for (int k = 0; k < r->pool[i].n_slot; k++, at += r->pool[i].slot_bytes)
+            r->slot[r->pool[i].first + k].at = at;
+    return error;
 }
 
 int moe_residents_open(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
-    if (!r->n)
+    if (!r->n_slot)
         return 0;
     for (int e = 0; e < c->model->shape.n_expert_total; e++)
         r->slot_of[e] = -1;
     r->use = 1;
     moe_where_init(&r->where);
-    int n_slot = r->n + r->n_window;
-    int error = kn_memory_open(&r->memory, c->device.device, (size_t)n_slot * c->model->resident_bytes, false);
-    for (int i = 0; i < n_slot; i++)
-        r->slot[i].at = r->memory.base + (size_t)i * c->model->resident_bytes;
-    if (!error && r->n == c->model->shape.n_expert_total)
+    int error = open_slots(c);
+    bool fits = r->n_slot == c->model->shape.n_expert_total;
+    if (!error && fits)
         error = fill(c);
     if (error || r->is_whole)
         return error;
-    if (!r->n_filled)
+    if (!fits)
         begin_with_kept_heat(c);
     off_store_pin(c->model->store, c->device.device);
     return 0;
 }
 
+/* The store outlives the context. */
+void moe_residents_close(struct moe_context *c)
+{
+    struct moe_residents *r = &c->residents;
+    for (int e = 0; r->slot_of && e < c->model->shape.n_expert_total; e++)
+        if (r->slot_of[e] >= 0)
+            off_store_elsewhere(c->model->store, e, false);
+    kn_memory_close(&r->memory);
+}
+
 bool moe_is_resident(const struct moe_context *c, int32_t expert)
 {
     const struct moe_residents *r = &c->residents;
-    return r->n && expert < c->model->shape.n_expert_total && r->slot_of[expert] >= 0;
-}
-
-/* A window that more than WINDOW_MIN copies have not needed for long becomes small again; its slots are free. */
-static void shrink_window(struct moe_context *c)
-{
-    struct moe_residents *r = &c->residents;
-    int least = window_of(c, r->n + r->n_window, WINDOW_MIN);
-    uint32_t idle = r->turn - r->window_turn;
-    if (r->n_window <= least || idle / WINDOW_IDLE < (uint32_t)c->model->desc.n_layer)
-        return;
-    r->n += r->n_window - least;
-    r->n_window = least;
+    return r->n_slot && expert < c->model->shape.n_expert_total && r->slot_of[expert] >= 0;
 }
 
 void moe_residents_begin(struct moe_context *c)
@@ -280,17 +271,18 @@ void moe_residents_begin(struct moe_context *c)
     r->use *= GROWTH;
     for (int e = 0; r->use > RESCALE && e < c->model->shape.n_expert_total; e++)
         r->heat[e] /= RESCALE;
-    if (r->use > RESCALE) {
-        r->least_heat /= RESCALE;
-        r->first_heat /= RESCALE;
-        r->use = 1;
+    for (int i = 0; r->use > RESCALE && i < r->n_pool; i++) {
+        r->pool[i].least_heat /= RESCALE;
+        r->pool[i].first_heat /= RESCALE;
     }
+    r->use = r->use > RESCALE ? 1 : r->use;
     if (r->is_whole) {
         r->n_distinct = moe_sheet_take(c, 1, sizeof *r->n_distinct);
         *r->n_distinct = 0;
-    } else if (r->n) {
-        shrink_window(c);
+        return;
     }
+    for (int i = 0; i < r->n_pool; i++)
+        moe_slot_pool_shrink_window(r, &r->pool[i], c->model->desc.n_layer);
 }
 
 /* ---- all experts on the device ---------------------------------------------------------------------------------- */
@@ -332,7 +324,8 @@ void moe_residents_mark(struct moe_context *c, const struct moe_listing *g)
     const struct moe_desc *d = &c->model->desc;
     const struct moe_residents *r = &c->residents;
     int32_t expert0 = c->model->layer[g->layer].expert0;
-    bool none = !r->n || expert0 >= c->model->shape.n_expert_total; /* draft heads have experts behind the others */
+    bool none = !r->n_slot ||
+                expert0 >= c->model->shape.n_expert_total; /* draft heads have experts behind the others */
     kn_enqueue(c->queue, GROUP, group, .plan = moe_plan_at(c), .expert0 = expert0, .n_expert = d->n_expert,
                .expert = none ? NULL : moe_at(c, r->all + expert0), .group = none ? NULL : r->listed,
                .n_group = none ? 0 : moe_most_experts(c), .n_pair = c->n_row * d->n_used, .out = moe_at(c, g->out),
@@ -347,12 +340,12 @@ int moe_residents_list(struct moe_context *c)
     struct moe_residents *r = &c->residents;
     const struct kn_plan *p = &c->plan;
     int n_there = 0;
-    r->n_rest = r->n_kept = r->n_group = r->n_round = 0;
+    r->n_rest = r->n_kept = r->n_group = 0;
     r->failed = false;
     r->turn++;
     for (int e = 0; e < *p->n_expert; e++) {
         int32_t expert = p->expert[e];
-        if (r->n)
+        if (r->n_slot)
             r->heat[expert] += r->use;
         if (!moe_is_resident(c, expert)) {
             r->rest_of[r->n_rest] = e;
@@ -384,87 +377,80 @@ static bool is_before(const struct moe_context *c, int i, int k)
     return more > 0 || (more == 0 && r->heat[r->rest[i]] > r->heat[r->rest[k]]);
 }
 
-static void mark_passing(struct moe_context *c, int n)
+static bool can_pass(struct moe_context *c, int i) { return moe_slot_pool_of(c, c->residents.rest[i])->n_window > 0; }
+
+/* Marks n experts of the rest, of those whose pools have a window: all n_can of them, or those with most rows. */
+static void mark_passing(struct moe_context *c, int n, int n_can)
 {
     struct moe_residents *r = &c->residents;
-    memset(r->passes, n == r->n_rest, (size_t)r->n_rest * sizeof *r->passes);
-    for (int k = 0; n < r->n_rest && k < n; k++) {
+    for (int i = 0; i < r->n_rest; i++)
+        r->passes[i] = n && n == n_can && can_pass(c, i);
+    for (int k = 0; n < n_can && k < n; k++) {
         int best = -1;
         for (int i = 0; i < r->n_rest; i++)
-            if (!r->passes[i] && (best < 0 || is_before(c, i, best)))
+            if (!r->passes[i] && can_pass(c, i) && (best < 0 || is_before(c, i, best)))
                 best = i;
         r->passes[best] = true;
     }
 }
 
-/* ---- the coldest expert, and the window --------------------------------------------------------------------------- */
+/* ---- the window --------------------------------------------------------------------------------------------------- */
 
-/* The slot of the expert with the least heat among those that this layer does not use; -1: there is none.  It is looked
- * for once in a turn, and again when it has been taken. */
-static int coldest(struct moe_residents *r)
-{
-    int best = -1;
-    float least = HUGE_VALF;
-    if (r->cold_turn == r->turn)
-        return r->cold;
-    for (int i = 0; i < r->n_filled; i++) {
-        float heat = r->heat[r->slot[i].expert];
-        least = heat < least ? heat : least;
-        if (r->slot[i].turn != r->turn && (best < 0 || heat < r->heat[r->slot[best].expert]))
-            best = i;
-    }
-    r->least_heat = least;
-    r->cold_turn = r->turn;
-    r->cold = best;
-    return best;
-}
-
-/* The expert of slot i loses it to the last one that stays, whose slot is behind those of the experts that stay from now on.
+/* The expert of slot i loses it to the pool's last one that stays, whose slot is behind those of the experts that stay from now on.
  * Their memory stays where it is, and so does the entry of the last one in the table. */
-static void drop(struct moe_context *c, int i)
+static void drop(struct moe_context *c, struct moe_slot_pool *p, int i)
 {
     struct moe_residents *r = &c->residents;
-    struct moe_resident *last = &r->slot[r->n], dropped = r->slot[i];
+    struct moe_resident *last = &r->slot[p->first + p->n], dropped = r->slot[i];
     r->slot_of[last->expert] = i;
     leave(c, dropped.expert);
     r->slot[i] = *last;
     *last = dropped;
-    r->n_filled = r->n;
-    r->cold_turn = r->turn - 1;
+    p->n_filled = p->n;
+    p->cold_turn = r->turn - 1;
     bring_back(c, last, -1);
 }
 
-/* Takes slots for the window from the experts that stay: free ones, then those of the experts with the least heat. */
-static void grow_window(struct moe_context *c, int n_window)
+/* Takes slots for a window from the experts that stay: free ones, then those of the experts with the least heat. */
+static void grow_window(struct moe_context *c, struct moe_slot_pool *p, int n_window)
 {
-    struct moe_residents *r = &c->residents;
-    while (r->n_window < n_window) {
-        bool full = r->n_filled == r->n;
-        int i = full ? coldest(r) : 0;
+    while (p->n_window < n_window) {
+        bool full = p->n_filled == p->n;
+        int i = full ? moe_slot_pool_coldest(&c->residents, p) : 0;
         if (i < 0)
             return;
-        r->n--;
-        r->n_window++;
+        p->n--;
+        p->n_window++;
         if (full)
-            drop(c, i);
+            drop(c, p, i);
     }
 }
 
-static void fit_window(struct moe_context *c, int n_copy)
+static void fit_windows(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
-    if (n_copy <= WINDOW_MIN || !moe_where_uses_copies(&r->where, c->n_row))
-        return;
-    r->window_turn = r->turn;
-    grow_window(c, kn_min(n_copy, window_of(c, r->n + r->n_window, WINDOW)));
+    int n_copy[OFF_SLOT_SIZES] = { 0 };
+    for (int i = 0; i < r->n_rest; i++)
+        n_copy[moe_slot_pool_of(c, r->rest[i]) - r->pool] += r->passes[i];
+    for (int i = 0; i < r->n_pool; i++) {
+        struct moe_slot_pool *p = &r->pool[i];
+        if (n_copy[i] <= WINDOW_FEW)
+            continue;
+        p->window_turn = r->turn;
+        grow_window(c, p, kn_min(n_copy[i], moe_slot_pool_window(p, WINDOW_MOST)));
+    }
 }
 
 void moe_residents_choose(struct moe_context *c, int layer)
 {
     struct moe_residents *r = &c->residents;
-    int n_copy = r->n_window ? moe_where_copies(&r->where, layer, c->n_row, r->n_rest) : 0;
-    mark_passing(c, n_copy);
-    fit_window(c, n_copy);
+    int n_can = 0;
+    for (int i = 0; r->has_window && i < r->n_rest; i++)
+        n_can += can_pass(c, i);
+    int n_copy = r->has_window ? moe_where_copies(&r->where, layer, c->n_row, n_can) : 0;
+    mark_passing(c, n_copy, n_can);
+    if (n_copy > WINDOW_FEW && moe_where_uses_copies(&r->where, c->n_row))
+        fit_windows(c);
     r->total.n_passed += (uint64_t)n_copy;
     r->total.n_host += (uint64_t)(r->n_rest - n_copy);
 }
@@ -497,22 +483,22 @@ void moe_residents_upload(struct moe_context *c)
 
 /* The slot that the expert may take; -1: none.  deviations: those of chance that the difference of heat must exceed.  Heat
  * over `use` is a sum of uses with falling weights; its variance is about half of it. */
-static int slot_for(struct moe_context *c, int32_t expert, float deviations)
+static int slot_for(struct moe_context *c, struct moe_slot_pool *p, int32_t expert, float deviations)
 {
     struct moe_residents *r = &c->residents;
     float heat = r->heat[expert];
-    if (r->n_filled < r->n)
-        return heat < r->first_heat ? -1 : r->n_filled++;
-    if (heat < CLEARLY * r->least_heat)
+    if (p->n_filled < p->n)
+        return heat < p->first_heat ? -1 : free_slot(p);
+    if (heat < CLEARLY * p->least_heat)
         return -1;
-    int i = coldest(r);
+    int i = moe_slot_pool_coldest(r, p);
     if (i < 0)
         return -1;
     float least = r->heat[r->slot[i].expert], more = heat - least;
     if (heat < CLEARLY * least || more * more < deviations * deviations * r->use * (heat + least) / 2)
         return -1;
     leave(c, r->slot[i].expert);
-    r->cold_turn = r->turn - 1;
+    p->cold_turn = r->turn - 1;
     return i;
 }
 
@@ -529,27 +515,33 @@ static void change_places(struct moe_context *c, struct moe_resident *s, int i, 
 }
 
 /* An expert in the window may stay. */
-static void keep(struct moe_context *c, struct moe_resident *s)
+static void keep(struct moe_context *c, struct moe_slot_pool *p, struct moe_resident *s)
 {
-    struct moe_residents *r = &c->residents;
-    bool exchange = r->n_filled == r->n;
-    int i = may_stay(c, s->expert) ? slot_for(c, s->expert, 0) : -1;
+    bool exchange = p->n_filled == p->n;
+    int i = may_stay(c, s->expert) ? slot_for(c, p, s->expert, 0) : -1;
     if (i >= 0)
         change_places(c, s, i, exchange);
+}
+
+bool moe_residents_window_is_full(struct moe_context *c, int32_t expert)
+{
+    const struct moe_slot_pool *p = moe_slot_pool_of(c, expert);
+    return p->n_round == p->n_window;
 }
 
 void moe_residents_pass(struct moe_context *c, const struct moe_layer *l, int e, const struct kn_mat *matrix)
 {
     struct moe_residents *r = &c->residents;
-    kn_assert(r->n_round < r->n_window);
-    int slot = r->n + r->n_round++;
-    if (r->n_round == 1)
+    struct moe_slot_pool *p = moe_slot_pool_of(c, c->plan.expert[e]);
+    kn_assert(p->n_round < p->n_window);
+    int slot = p->first + p->n + p->n_round++;
+    if (!r->n_round++)
         r->formats[0] = r->formats[1] = 0;
     copy_to(c, slot, c->plan.expert[e], matrix);
     r->formats[0] |= kn_format_bit(&matrix[0]) | kn_format_bit(&matrix[1]);
     r->formats[1] |= kn_format_bit(&matrix[2]);
     r->group[r->n_group++] = moe_plan_group(&c->plan, e, r->slot[slot].matrix, l->expert0);
-    keep(c, &r->slot[slot]);
+    keep(c, p, &r->slot[slot]);
 }
 
 const struct kn_group *moe_residents_round(struct moe_context *c, int *n)
@@ -559,25 +551,29 @@ const struct kn_group *moe_residents_round(struct moe_context *c, int *n)
     *n = r->n_round;
     moe_upload_beside(c, group, (size_t)r->n_round * sizeof *group);
     r->n_round = 0;
+    for (int i = 0; i < r->n_pool; i++)
+        r->pool[i].n_round = 0;
     return group;
 }
 
+/* A pool without a window exchanges no experts: the one that lost its place could not be copied back. */
 bool moe_residents_copy(struct moe_context *c, int32_t expert, const struct kn_mat *matrix)
 {
     struct moe_residents *r = &c->residents;
-    if (!r->n || r->n_kept == COPIES || !may_stay(c, expert))
+    if (!r->n_slot || r->n_kept == COPIES || !may_stay(c, expert))
         return false;
-    bool exchange = r->n_filled == r->n;
-    if (exchange && !moe_where_may_exchange(&r->where))
+    struct moe_slot_pool *p = moe_slot_pool_of(c, expert);
+    bool exchange = p->n_filled == p->n;
+    if (exchange && (!p->n_window || !moe_where_may_exchange(&r->where)))
         return false;
-    int i = slot_for(c, expert, DEVIATIONS);
+    int i = slot_for(c, p, expert, DEVIATIONS);
     if (i < 0)
         return false;
-    if (exchange)
+    if (exchange) { /* by the window, from where the other one can be copied back */
+        int by = p->first + p->n;
         moe_where_exchanged(&r->where);
-    if (exchange && r->n_window) { /* by the window, from where the other one can be copied back */
-        copy_to(c, r->n, expert, matrix);
-        change_places(c, &r->slot[r->n], i, true);
+        copy_to(c, by, expert, matrix);
+        change_places(c, &r->slot[by], i, true);
     } else {
         copy_to_stay(c, i, expert, matrix);
     }
@@ -589,7 +585,12 @@ struct moe_device_stats moe_context_device_stats(const struct moe_context *c)
 {
     const struct moe_residents *r = &c->residents;
     struct moe_device_stats s = r->total;
-    s.n_slot = r->n;
-    s.n_kept = r->n_filled;
+    for (int i = 0; i < r->n_pool; i++) {
+        const struct moe_slot_pool *p = &r->pool[i];
+        s.n_slot += p->n;
+        s.n_kept += p->n_filled;
+        s.slot_bytes += (size_t)p->n * p->slot_bytes;
+        s.kept_bytes += (size_t)p->n_filled * p->slot_bytes;
+    }
     return s;
 }

@@ -403,7 +403,7 @@ static struct moe_context *open_gapped(const struct rig *r, float *logits)
 {
     struct moe_context *c;
     size_t n_slot = 2 * 2 + 1; /* one is for experts that do not stay */
-    struct moe_context_options co = { .resident_bytes = n_slot * r->model->resident_bytes, .n_host_layer = 1 };
+    struct moe_context_options co = { .resident_bytes = n_slot * r->model->resident_sizes.bytes[0], .n_host_layer = 1 };
     struct off_stats stats;
     assert_int_equal(open_context(&c, r, co), 0);
     do { /* passes while memory is pinned do not go ahead */

@@ -197,10 +197,11 @@ void __wrap_moe_residents_begin(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
     __real_moe_residents_begin(c);
-    if (!late_moves || !r->n || r->is_whole)
+    if (!late_moves || !r->n_slot || r->is_whole)
         return;
     r->where.plans = MOE_PLANS_RANDOM;
-    r->first_heat = 0;
+    for (int i = 0; i < r->n_pool; i++)
+        r->pool[i].first_heat = 0;
     for (int e = 0; e < c->model->shape.n_expert_total; e++)
         r->heat[e] = (float)(kn_mix(late_watched->random += KN_GOLDEN) % 1000) * r->use;
 }

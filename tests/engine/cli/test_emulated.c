@@ -289,6 +289,52 @@ static void each_command_takes_it_or_refuses(void **state)
     assert_non_null(strstr(said, "leave --dsi or --device out"));
 }
 
+/* The number of MiB behind these words in the last messages. */
+static int mib_behind(const char *words)
+{
+    const char *at = strstr(said, words);
+    if (!at)
+        fail_msg("says %s", said);
+    return atoi(at + strlen(words));
+}
+
+static long planned(const char *key)
+{
+    const char *at = strstr(printed, key);
+    assert_non_null(at);
+    return atol(at + strlen(key));
+}
+
+/* Experts of two sizes.  A device without room for one of each keeps none, and one line says which budget would do. */
+static void sizes_of_experts(void **state)
+{
+    static char kept[sizeof printed];
+    char words[512];
+    (void)state;
+    does("synth --shape tiny --format f32 --down q8_0 -o sizes.gguf", NULL);
+    does(RUN "-m sizes.gguf", NULL);
+    memcpy(kept, printed, sizeof kept);
+    assert_int_equal(given(RUN "-m sizes.gguf --device emulated --device-mem 1M", NULL), 2);
+    int least = mib_behind("set --device-mem to "), enough = 0;
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, RUN "-m sizes.gguf --device emulated --device-mem %dM", i ? enough : least);
+        does(words, NULL);
+        assert_string_equal(printed, kept);
+        assert_int_equal(strstr(said, "the device keeps no experts: ") != NULL, !i);
+        enough = i ? enough : mib_behind("set --device-mem to ");
+    }
+    for (int i = 0; i < 2; i++) {
+        snprintf(words, sizeof words, "plan -m sizes.gguf --device emulated --json --device-mem %dM --ctx-size 4096",
+                 enough - i);
+        does(words, NULL);
+        long n = planned("\"n_device_resident\":"), bytes = planned("\"device_expert_bytes\":");
+        if (i)
+            assert_true(n == 0 && bytes == 0);
+        else /* one of each: three matrices of 65536 floats, or the third in blocks of 34 bytes */
+            assert_true(n == 2 && bytes == 3 * 262144 + 2 * 262144 + 69632);
+    }
+}
+
 /* The program that users get has no such device. */
 static void no_other_program_has_it(void **state)
 {
@@ -316,6 +362,7 @@ int main(void)
         cmocka_unit_test(completions_are_those_of_the_host),
         cmocka_unit_test(a_server_whose_device_fails_lives),
         cmocka_unit_test(each_command_takes_it_or_refuses),
+        cmocka_unit_test(sizes_of_experts),
         cmocka_unit_test(no_other_program_has_it),
     };
     return cmocka_run_group_tests(tests, make_models, remove_place);

@@ -55,6 +55,9 @@ static void the_third_tier_is_shown(void **state)
     free(text_of(&v, 9, 1));
     double slots = metric(&v, "", "spillway_device_expert_slots{"), kept = metric(&v, "", "spillway_device_experts{");
     assert_true(slots > 0 && kept > 0 && kept <= slots);
+    double bytes = metric(&v, "", "spillway_device_expert_bytes{");
+    assert_true(bytes > 0 && bytes <= metric(&v, "", "spillway_device_expert_slot_bytes{"));
+    assert_true(metric(&v, "", "spillway_device_expert_slot_bytes{") < (double)o.engine.device_mem);
     assert_true(metric(&v, "", "spillway_device_expert_uses_total{") > 0);
     assert_true(metric(&v, "", "spillway_device_expert_copies_total{") >= kept);
     double layers = metric(&v, "", "spillway_device_layers_total{");

@@ -101,14 +101,15 @@ static void a_run_begins_with_the_kept_heat(void **state)
         memcpy(sorted, share, sizeof share);
         qsort(sorted, (size_t)n_expert, sizeof *sorted, by_share);
         assert_true(sorted[0] > sorted[n_expert - 1]);
-        struct moe_context *c = open_context(m, team, N_SLOT * m->resident_bytes);
+        struct moe_context *c = open_context(m, team, N_SLOT * m->resident_sizes.bytes[0]);
         const struct moe_residents *r = &c->residents;
-        assert_true(r->n + r->n_window == N_SLOT && r->n_window == N_SLOT / 8 && r->first_heat > 0);
+        const struct moe_slot_pool *p = &r->pool[0];
+        assert_true(p->n + p->n_window == N_SLOT && p->n_window == N_SLOT / 8 && p->first_heat > 0);
         for (int i = 0; i < 3; i++) {
             forward(c, i, i * i % 400);
-            for (int k = 0; r->n_filled < r->n && k < r->n_filled; k++)
-                assert_true(share[r->slot[k].expert] >= sorted[r->n - 1] ||
-                            r->heat[r->slot[k].expert] >= r->first_heat);
+            for (int k = 0; p->n_filled < p->n && k < p->n_filled; k++)
+                assert_true(share[r->slot[k].expert] >= sorted[p->n - 1] ||
+                            r->heat[r->slot[k].expert] >= p->first_heat);
         }
         for (int e = 0; e < n_expert; e++) /* its own passes count beside the kept heat */
             assert_true(r->heat[e] >= share[e] * 49);

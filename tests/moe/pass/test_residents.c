@@ -11,13 +11,15 @@
 
 #include "moe/pass/pass.h"
 
-#define N_EXPERT 8
-#define N_SLOT   5 /* the last two are the window's */
-#define N_KEPT   3
+#define N_EXPERT   8
+#define N_SLOT     5
+#define N_KEPT     3
+#define SLOT_BYTES (3 * 256)
 
 static struct moe_model model;
 static struct moe_layer layer;
 static struct moe_context c;
+static struct moe_slot_pool *const pool = c.residents.pool;
 static struct kn_team *team;
 static int32_t n_planned, planned[N_EXPERT], first[N_EXPERT + 1];
 static float weights[N_EXPERT][3][KN_PANEL];
@@ -40,18 +42,27 @@ static int open_store(void)
                                                                      .io = OFF_IO_PREAD });
 }
 
+static void divide(int n, int n_window)
+{
+    pool->n = n;
+    pool->n_window = n_window;
+    pool->n_slot = n + n_window;
+}
+
 static int open_context(void **state)
 {
     struct kn_queue_options queue = { .device = kn_host_device(KN_ISA_COUNT - 1), .max_product = KN_PRODUCTS };
     static struct moe_resident slot[N_SLOT];
     static int32_t slot_of[N_EXPERT], rest[N_EXPERT], rest_of[N_EXPERT];
+    static uint8_t size_of[N_EXPERT];
     static float heat[N_EXPERT];
     static bool passes[N_EXPERT];
     (void)state;
     if (kn_team_open(&team, 1))
         return -1;
     queue.team = team;
-    model = (struct moe_model){ .resident_bytes = 3 * 256,
+    model = (struct moe_model){ .resident_sizes = { 1, { SLOT_BYTES } },
+                                .resident_size_of = size_of,
                                 .shape.n_expert_total = N_EXPERT,
                                 .layer = &layer,
                                 .desc = { .n_used = 2, .n_layer = 1 } };
@@ -59,7 +70,8 @@ static int open_context(void **state)
     c.shared = (struct kn_memory){ .base = (uint8_t *)group, .image = (uint8_t *)group };
     c.plan = (struct kn_plan){ .n_expert = &n_planned, .expert = planned, .first = first, .pair = pair };
     c.n_row = N_EXPERT;
-    c.residents = (struct moe_residents){ .n = 2,
+    c.residents = (struct moe_residents){ .n_slot = N_SLOT,
+                                          .n_pool = 1,
                                           .slot = slot,
                                           .slot_of = slot_of,
                                           .heat = heat,
@@ -70,6 +82,9 @@ static int open_context(void **state)
                                           .passes = passes,
                                           .all = all,
                                           .where.plans = MOE_PLANS_RANDOM };
+    *pool = (struct moe_slot_pool){ .slot_bytes = SLOT_BYTES, .n_expert = N_EXPERT, .n_layer_expert = N_EXPERT };
+    divide(2, 1);
+    memset(size_of, 0, sizeof size_of);
     memset(heat, 0, sizeof heat);
     memset(all, 0, sizeof all);
     for (int e = 0; e < N_EXPERT; e++) {
@@ -78,14 +93,14 @@ static int open_context(void **state)
             for (int k = 0; k < KN_PANEL; k++)
                 weights[e][i][k] = (float)(100 * e + KN_PANEL * i + k);
     }
-    if (kn_memory_open(&c.residents.memory, queue.device, N_SLOT * model.resident_bytes, false) ||
+    if (kn_memory_open(&c.residents.memory, queue.device, N_SLOT * SLOT_BYTES, false) ||
         kn_queue_open(&c.queue, &queue))
         return -1;
     c.copies = c.queue;
     if (open_store())
         return -1;
     for (int i = 0; i < N_SLOT; i++)
-        slot[i] = (struct moe_resident){ .at = c.residents.memory.base + (size_t)i * model.resident_bytes };
+        slot[i] = (struct moe_resident){ .at = c.residents.memory.base + (size_t)i * SLOT_BYTES };
     return 0;
 }
 
@@ -134,13 +149,13 @@ static void check_there(int e)
         assert_int_equal(all[i].gate.data != NULL, moe_is_resident(&c, i));
         n += all[i].gate.data != NULL;
     }
-    assert_int_equal(n, c.residents.n_filled);
+    assert_int_equal(n, pool->n_filled);
 }
 
 static void free_slots_come_first(void **state)
 {
     (void)state;
-    c.residents.n = N_KEPT;
+    divide(N_KEPT, 1);
     assert_int_equal(use("024"), 0);
     assert_int_equal(c.residents.n_rest, 3);
     assert_true(copy(0));
@@ -244,7 +259,8 @@ static void copied_experts_have_most_rows(void **state)
     copy(3);
     for (int round = 0; round < 50; round++) {
         assert_int_equal(use_rows("03567", "12314"), 1);
-        c.residents.n_window = 2;
+        divide(2, 2);
+        c.residents.has_window = true;
         moe_residents_choose(&c, 0);
         int n = 0;
         static const int by_rows[] = { 3, 1, 0, 2 }; /* of the others 0, 5, 6, 7: with 1, 3, 1 and 4 rows */
@@ -262,7 +278,7 @@ static void a_copied_expert_changes_places(void **state)
     use("01");
     copy(0);
     copy(1);
-    c.residents.n_window = 2;
+    divide(2, 2);
     for (int i = 0; i < 2; i++)
         use("24");
     moe_residents_pass(&c, &layer, 0, matrices(2));

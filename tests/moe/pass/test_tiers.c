@@ -500,7 +500,7 @@ static void two_tiers_without_the_disk(void **state)
         open_apart(&t, s->expert_bytes / (size_t)n * (size_t)n_host);
         assert_int_equal(open_context(&c, t.apart, t.team, t.slots_bytes), 0);
         run_passes(c, 8 * N_PASS);
-        assert_int_equal(c->residents.n_filled, n_stay);
+        assert_int_equal(moe_context_device_stats(c).n_kept, n_stay);
         wait_until_filled(&t);
         struct moe_device_stats was = moe_context_device_stats(c);
         uint64_t before = read_bytes(&t);

@@ -66,16 +66,18 @@ static void check_slots(const struct moe_context *c)
 {
     const struct moe_residents *r = &c->residents;
     int n = 0;
-    assert_int_equal(r->n + r->n_window, N_SLOT);
-    assert_true(r->n_filled <= r->n);
-    for (int i = 0; i < r->n_filled; i++)
+    const struct moe_slot_pool *p = &r->pool[0];
+    assert_int_equal(r->n_pool, 1);
+    assert_int_equal(p->n + p->n_window, N_SLOT);
+    assert_true(p->n_filled <= p->n);
+    for (int i = 0; i < p->n_filled; i++)
         assert_int_equal(r->slot_of[r->slot[i].expert], i);
     for (int e = 0; e < c->model->shape.n_expert_total; e++) {
         const struct kn_group *g = &r->all[e]; /* as the device's table says */
         n += r->slot_of[e] >= 0;
         assert_ptr_equal(g->gate.data, r->slot_of[e] >= 0 ? r->slot[r->slot_of[e]].matrix[0].data : NULL);
     }
-    assert_int_equal(n, r->n_filled);
+    assert_int_equal(n, p->n_filled);
 }
 
 static void the_window_grows_and_shrinks(void **state)
@@ -102,28 +104,29 @@ static void the_window_grows_and_shrinks(void **state)
     for (int i = 0; i < N_POS; i++)
         slot[i] = i;
     struct moe_context *on_host = open_context(host, team, 0);
-    struct moe_context *c = open_context(apart, team, N_SLOT * apart->resident_bytes);
+    struct moe_context *c = open_context(apart, team, N_SLOT * apart->resident_sizes.bytes[0]);
     struct moe_residents *r = &c->residents;
-    assert_int_equal(r->n_window, 4);
+    const struct moe_slot_pool *p = &r->pool[0];
+    assert_int_equal(p->n_window, 4);
     int most = 0, position = 0;
     r->where.plans = MOE_PLANS_FIXED;
     for (int i = 0; i < N_FILL; i++, position += N_ROW)
         compare(on_host, c, position, N_ROW);
-    assert_true(r->n_window == 4 && r->n_filled == r->n);
+    assert_true(p->n_window == 4 && p->n_filled == p->n);
     r->where.plans = MOE_PLANS_RANDOM;
     for (int i = 0; i < N_COPIED; i++, position += N_ROW) {
         compare(on_host, c, position, N_ROW);
         check_slots(c);
-        most = kn_max(most, r->n_window);
+        most = kn_max(most, p->n_window);
     }
     assert_in_range(most, 5, N_SLOT / 8);
-    assert_int_equal(r->n_window, most);
+    assert_int_equal(p->n_window, most);
     r->where.plans = MOE_PLANS_FIXED;
     for (int i = 0; i < N_PLAIN; i++, position++) {
         compare(on_host, c, position, 1);
         check_slots(c);
     }
-    assert_int_equal(r->n_window, 4);
+    assert_int_equal(p->n_window, 4);
     moe_context_close(c);
     moe_context_close(on_host);
     if (late_found())
