@@ -333,6 +333,8 @@ static void sizes_of_experts(void **state)
         else /* one of each: three matrices of 65536 floats, or the third in blocks of 34 bytes */
             assert_true(n == 2 && bytes == 3 * 262144 + 2 * 262144 + 69632);
     }
+    does("run --raw --seed 7 -p Once -n 4 -m sizes.gguf --device emulated", NULL);
+    assert_non_null(strstr(said, "all 36 experts were copied to the device: 24 MiB"));
 }
 
 /* The program that users get has no such device. */

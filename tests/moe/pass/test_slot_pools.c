@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "tests/emulated/host.h"
+#include "tests/faults.h"
 #include "tests/moe/load.h"
 #include "tests/nodes.h"
 
@@ -463,6 +464,29 @@ static void out_of_memory(void **state)
     close_mixed(&t);
 }
 
+/* The n-th allocation of the host fails while a model is opened on the device: nothing is left, and the next open works. */
+static void out_of_memory_at_the_open(void **state)
+{
+    struct mixed t;
+    int error = KN_ENOMEM, n = 0;
+    (void)state;
+    open_mixed(&t, KN_Q6_K);
+    t.device = late_device_apart(kn_isa_best(), 3);
+    late_watched = &t.device;
+    while (error) {
+        faults_reset();
+        faults_at(FAULT_ALLOC, ++n, FAULT_ERROR, ENOMEM);
+        error = open_apart_at(&t);
+        assert_true(error == 0 || error == KN_ENOMEM);
+        if (!error)
+            close_apart(&t);
+        assert_true(faults_clean());
+        faults_off();
+    }
+    assert_in_range(n, 4, 40);
+    close_mixed(&t);
+}
+
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
@@ -471,6 +495,7 @@ int main(void)
         cmocka_unit_test(two_tiers_without_the_disk),
         cmocka_unit_test(a_window_gives_experts_back),
         cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(out_of_memory_at_the_open),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
     host_free();
