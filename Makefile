@@ -101,7 +101,7 @@ SRC_moe/model  = family_table families rotation bind load latent_weights model
 MAY_moe/write = kernels moe/files moe/model
 SRC_moe/write  = writer importance collect strip quantize synth_shapes synth_tiny synth_vocab synth_fill synth
 MAY_moe/pass  = kernels offload moe/model
-SRC_moe/pass   = context memory where slot_pools residents listings delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
+SRC_moe/pass   = context memory where slot_pools residents present listings delta_state forward draft_head rows attention latent_attention delta_net router prefetch_router \
                  prefetch_token prefetch experts
 
 ROOMS_engine = engine/base engine/text/jinja engine/text engine/text/grammar engine/kv engine/plan engine/draft \
@@ -253,7 +253,7 @@ $(out)/tests/engine/cli/test_emulated: | $(out)/spillway $(out)/tests/emulated/s
 $(out)/tests/emulated/spillway: $(out)/tests/emulated/program.o $(out)/$(MAIN).o $(call closure,engine)  # --device emulated
 	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,engine) -o $@
 HOST_WRAPS = -Wl,--wrap=kn_queue_open,--wrap=off_io_post,--wrap=off_wait,--wrap=off_release,--wrap=moe_residents_begin \
-    -Wl,--wrap=off_store_elsewhere,--wrap=off_store_bring_back,--wrap=off_store_brought_back  # of tests/emulated/host.h
+    -Wl,--wrap=off_store_elsewhere,--wrap=off_store_bring_back,--wrap=off_store_brought_back,--wrap=off_fetch_draft  # of tests/emulated/host.h
 $(patsubst %,$(out)/tests/moe/pass/test_%,tiers slot_pools): %: %.o $(call closure,moe)
 	$(CC) $(CFLAGS) $(LINKFLAGS) $(HOST_WRAPS) $^ $(call libs,moe) -lcmocka -o $@
 $(out)/tests/engine/draft/test_tiers: $(out)/tests/engine/draft/test_tiers.o $(call closure,engine)

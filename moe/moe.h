@@ -480,10 +480,13 @@ int moe_context_error(const struct moe_context *c);
  * assertion.  Allocates no memory. */
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
 
-/* The same, but each row chooses among the experts that are in memory, and those that a layer lacks to n_used add nothing: no
- * expert is read, unless it has just left memory, and the logits are a guess.  Keys, values and features of the rows are no
- * better, so their slots must be computed again, by moe_forward(), before another row reads them.  Not for recurrent layers,
- * nor a device with memory of its own. */
+/* The same, but each row chooses among the experts that are on the device or in memory when the pass begins; those that a
+ * layer lacks to n_used, or that have left memory meanwhile, add nothing.  No expert is read or copied, and none changes its place.
+ * The logits are a guess.  Keys, values and features of the rows are no better, so their slots must be computed again, by
+ * moe_forward(), before another row reads them.  Not for recurrent layers, nor draft heads. */
 int moe_forward_present(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out);
+
+/* Whether all experts are on the device or in memory: moe_forward_present() would take as long as moe_forward(). */
+bool moe_context_is_whole(struct moe_context *c);
 
 #endif

@@ -246,9 +246,11 @@ bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t lef
 /* done false: its bytes are not there; it is read for tickets that wait for it. */
 void off_store_brought_back(struct off_store *s, int32_t expert, bool done);
 
-/* The same for rows of a draft, which are no turn: nothing counts as used, hit or missed, so that eviction, the heat file
- * and the hit rate are those of the passes that count. */
-void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, struct off_ticket *out);
+/* The same for rows of a draft: those of the experts that are in memory; none is read, and off_wait() does not hand out the
+ * others.  It is no turn: nothing counts as used, hit or missed, so that eviction, the heat file and the hit rate are those of the
+ * passes that count.  held[i]: expert[i] is in memory. */
+void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held /* [n] */,
+                     struct off_ticket *out);
 
 /* Waits until at least one more expert of the ticket is usable, and hands out usable ones: view[i] has the addresses of
  * expert t->expert[index[i]].  A cached expert is usable at once.  Addresses from the previous call become invalid.

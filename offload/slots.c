@@ -282,12 +282,10 @@ void off_slot_join(struct off_store *s, struct off_slot *slot)
     off_slot_hold(s, slot);
 }
 
-void off_slot_share(struct off_store *s, struct off_slot *slot)
+bool off_slot_is_there(const struct off_store *s, int32_t expert)
 {
-    if (slot->state == SLOT_BAD || slot->state == SLOT_READING)
-        off_slot_join(s, slot);
-    else
-        slot->n_hold++;
+    enum slot_state state = s->slot_of[expert] < 0 ? SLOT_EMPTY : s->slot[s->slot_of[expert]].state;
+    return state == SLOT_RAW || state == SLOT_CLAIMED || state == SLOT_READY;
 }
 
 /* ---- choice of slots to evict -------------------------------------------------------------------- */

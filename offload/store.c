@@ -276,13 +276,6 @@ int off_store_absent(struct off_store *s, const int32_t *expert, int n, int32_t 
     return n_out;
 }
 
-/* Whether the expert is in memory, when its slot has been settled. */
-static bool is_there(const struct off_store *s, int32_t expert)
-{
-    enum slot_state state = s->slot_of[expert] < 0 ? SLOT_EMPTY : s->slot[s->slot_of[expert]].state;
-    return state == SLOT_RAW || state == SLOT_CLAIMED || state == SLOT_READY;
-}
-
 void off_store_present(struct off_store *s, int32_t first, int n, bool *there)
 {
     pthread_mutex_lock(&s->lock);
@@ -290,7 +283,7 @@ void off_store_present(struct off_store *s, int32_t first, int n, bool *there)
         int32_t at = s->slot_of[first + i];
         if (at >= 0)
             off_slot_settle(s, &s->slot[at]);
-        there[i] = is_there(s, first + i);
+        there[i] = off_slot_is_there(s, first + i);
     }
     pthread_mutex_unlock(&s->lock);
 }
@@ -327,7 +320,7 @@ void off_store_look(struct off_store *s, struct off_spot *out)
         off_slot_settle(s, &s->slot[i]);
     for (int32_t e = 0; e < s->n_expert; e++) {
         bool coming = s->slot_of[e] >= 0 && s->slot[s->slot_of[e]].state == SLOT_READING;
-        out[e] = (struct off_spot){ s->expert[e].group, is_there(s, e) ? OFF_HOST : OFF_DISK, coming,
+        out[e] = (struct off_spot){ s->expert[e].group, off_slot_is_there(s, e) ? OFF_HOST : OFF_DISK, coming,
                                     off_policy_heat(s->policy, e) };
     }
     pthread_mutex_unlock(&s->lock);

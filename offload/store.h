@@ -157,13 +157,13 @@ void off_slot_read_again(struct off_store *s, struct off_slot *slot, enum off_co
 void off_expert_unpack(struct off_store *s, int32_t expert);
 void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot); /* the same, and reads it there now */
 void off_slot_cancel(struct off_store *s, struct off_slot *slot);        /* a prefetch whose read has not begun */
+bool off_slot_is_there(const struct off_store *s, int32_t expert);       /* in memory; its slot has been settled */
 void off_slot_settle(struct off_store *s, struct off_slot *slot);        /* updates its state if its reads have ended */
 bool off_slot_begun(const struct off_slot *slot);                        /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                         /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);
-void off_slot_share(struct off_store *s, struct off_slot *slot); /* the same for a draft: not a prefetch's use */
-void off_slot_join(struct off_store *s, struct off_slot *slot);  /* hold a slot that another fetch filled */
-void off_slot_drop(struct off_store *s, struct off_slot *slot);  /* ends one hold */
+void off_slot_join(struct off_store *s, struct off_slot *slot); /* hold a slot that another fetch filled */
+void off_slot_drop(struct off_store *s, struct off_slot *slot); /* ends one hold */
 /* Gives a slot without holds to an expert whose bytes the store's caller writes: the slot is claimed.  off_slot_taken() ends that. */
 void off_slot_take(struct off_store *s, struct off_slot *slot, int32_t expert);
 void off_slot_taken(struct off_store *s, struct off_slot *slot, bool done);

@@ -89,13 +89,11 @@ static void forget_soon(struct off_store *s, const struct off_ticket *t)
 
 /* ---- fetch, wait, release --------------------------------------------------------------------------- */
 
-#define DRAFT (-1)
-
-/* n_used: as in off_fetch_now; DRAFT: it does not count. */
+/* n_used: as in off_fetch_now. */
 static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used,
                   enum off_urgency urgency, struct off_ticket *out)
 {
-    bool counts = urgency == OFF_NOW && n_used != DRAFT;
+    bool counts = urgency == OFF_NOW;
     *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
     pthread_mutex_lock(&s->lock);
     if (counts)
@@ -114,7 +112,7 @@ static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int
             out->n_missing++;
             s->stats.misses += counts;
         } else if (urgency == OFF_NOW) {
-            (n_used == DRAFT ? off_slot_share : off_slot_join)(s, &s->slot[slot]);
+            off_slot_join(s, &s->slot[slot]);
             *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += counts;
             mark[i] = MARK_HELD;
         } else {
@@ -141,9 +139,22 @@ void off_fetch_now(struct off_store *s, const int32_t *expert, uint8_t *mark, in
     fetch(s, expert, mark, n, n_used, OFF_NOW, out);
 }
 
-void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, struct off_ticket *out)
+void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held,
+                     struct off_ticket *out)
 {
-    fetch(s, expert, mark, n, DRAFT, OFF_NOW, out);
+    *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = OFF_NOW };
+    pthread_mutex_lock(&s->lock);
+    for (int i = 0; i < n; i++) {
+        int32_t slot = s->slot_of[expert[i]];
+        if (slot >= 0)
+            off_slot_settle(s, &s->slot[slot]);
+        held[i] = off_slot_is_there(s, expert[i]);
+        mark[i] = held[i] ? MARK_HELD : MARK_BACK;
+        out->n_given += !held[i];
+        if (held[i])
+            s->slot[slot].n_hold++;
+    }
+    pthread_mutex_unlock(&s->lock);
 }
 
 static void take_back(struct off_store *s, struct off_ticket *t)

@@ -419,7 +419,7 @@ static int open_fit(struct fit *f)
     if (error)
         return error;
     const struct eng_split *split = eng_memory(f->engine);
-    if (eng_draft_properties(f->wish.kind)->is_target && split->n_resident == split->n_expert)
+    if (eng_draft_properties(f->wish.kind)->is_target && eng_split_is_whole(split))
         return kn_fail(KN_EUNSUPPORTED,
                        "all experts fit in memory, so --draft resident drafts nothing: lower --host-mem");
     f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);

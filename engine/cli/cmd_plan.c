@@ -243,12 +243,12 @@ static int print_device_speed(const struct eng_config *c, const struct eng_engin
 static void print_resident_hint(const struct eng_config *c, const struct eng_engine *e)
 {
     const struct eng_split *split = eng_memory(e);
-    if (c->json || c->n_draft || split->n_resident == split->n_expert || moe_model_shape(eng_model(e))->state_bytes)
+    if (c->json || c->n_draft || eng_split_is_whole(split) || moe_model_shape(eng_model(e))->state_bytes)
         return;
     printf("%d of %d experts are on disk: --draft resident lets the model draft with the\n"
            "others, which can pay with 8 and more requests at once; bench --draft resident\n"
            "measures its gain\n",
-           split->n_expert - split->n_resident, split->n_expert);
+           split->n_expert - split->n_resident - (split->device.total ? split->device.n_resident : 0), split->n_expert);
 }
 
 /* Prints MoESD's target efficiency of passes with drafted rows, by the fit beside the model if there is one. */

@@ -252,7 +252,7 @@ static const struct eng_option options[] = {
     { "draft", "", COMMON, DRAFT, ENG_DRAFTS, 0, 0, 0,
       "KIND", "drafter: none, ngram, suffix[:FILE][,shared], lookahead[,window=N][,ngram=N] (n-grams that the model makes in "
       "further rows), model:FILE, eagle:FILE (both also a folder), medusa:FOLDER, mtp (the model's own MTP layer), "
-      "resident (the model by its experts in memory) or prediction (the request's; default of serve and batch); "
+      "resident (the model by its experts in memory, on a device too) or prediction (the request's; default of serve and batch); "
       "model, eagle and mtp take ,tree=chain|static|dynamic, medusa chain|dynamic; model and eagle ,lengths=FILE; bench: "
       "oracle:P; repeatable" },
     { "gamma", "--draft-max", DRAFTING, DRAFT, ENG_OR_AUTO, AT(gamma), 0, 64,

@@ -94,7 +94,7 @@ struct eng_extra eng_whole_network_extra(const struct moe_model *m, const struct
 const int32_t *eng_draft_other_text(const struct eng_drafter *d, int seat, int *n); /* the tokens that it has read */
 int eng_draft_head_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
 int eng_draft_medusa_open(struct eng_drafter **out, struct eng_drafting *g, const struct eng_draft_option *o);
-/* The target itself drafts, by its experts in memory. */
+/* The target itself drafts, by its experts on the device and in memory. */
 int eng_draft_resident_open(struct eng_drafter **out, struct eng_drafting *g);
 bool eng_draft_is_resident(const struct eng_drafter *d);
 bool eng_draft_is_model(const struct eng_drafter *d);

@@ -2,9 +2,9 @@
  * together, one pass for each token of a chain or each level of a tree. A model with another vocabulary:
  * other_vocabulary.c.
  *
- * Or the target itself drafts, where some of its experts are on disk: in a pass of a draft rows choose among the experts in
- * memory (moe_forward_present). It needs no memory of its own, since its keys and values lie at slots that the target's pass
- * writes again, the last committed token's among them, before any row reads them.
+ * Or the target itself drafts, where some of its experts are on disk: in a pass of a draft rows choose among the experts on
+ * the device and in memory (moe_forward_present). It needs no memory of its own, since its keys and values lie at slots that the
+ * target's pass writes again, the last committed token's among them, before any row reads them.
  *
  * It samples with the session's parameters and the target's noise, so where both models have the same distribution
  * they choose the same token. Under --verify ratio or block it samples from its own distribution instead
@@ -190,11 +190,10 @@ int eng_draft_model_open(struct eng_drafter **out, struct eng_drafting *g, const
 int eng_draft_resident_open(struct eng_drafter **out, struct eng_drafting *g)
 {
     const struct moe_shape *s = moe_model_shape(g->host.model);
-    if (!s->n_expert || s->state_bytes || moe_model_device(g->host.model)->backend->own_memory)
+    if (!s->n_expert || s->state_bytes)
         return kn_fail(KN_EUNSUPPORTED, "--draft resident: %s",
-                       !s->n_expert     ? "the model has no experts"
-                       : s->state_bytes ? "the state of the model's recurrent layers cannot be rolled back"
-                                        : "not with --device yet");
+                       !s->n_expert ? "the model has no experts"
+                                    : "the state of the model's recurrent layers cannot be rolled back");
     struct draft_model *d = new_drafter(g, &resident_kind);
     if (!d)
         return kn_fail(KN_ENOMEM, "no memory for a drafter");
@@ -365,17 +364,16 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
 
 static int note_whole(struct eng_drafter *base)
 {
-    const struct eng_split *s = base->drafting->host.split;
-    if (s->n_resident == s->n_expert)
-        kn_say(KN_LOG_INFO, "all experts fit in memory: --draft resident drafts nothing");
+    if (eng_split_is_whole(base->drafting->host.split))
+        kn_say(KN_LOG_INFO, "all experts fit in memory: --draft resident drafts nothing once they are there");
     return 0;
 }
 
-/* None where all experts are in memory: a draft would take as long as the pass. */
+/* None where all experts are on the device or in memory: a draft would take as long as the pass. */
 static int draft_by_target(struct eng_drafter *base, struct eng_seq **s, const int *n_node, int n, int depth)
 {
     struct draft_model *d = (struct draft_model *)base;
-    if (off_store_is_whole(moe_model_store(base->drafting->host.model)))
+    if (moe_context_is_whole(base->drafting->host.context))
         return 0;
     return draft_chains(d, s, n_node, n, depth);
 }

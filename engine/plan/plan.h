@@ -47,6 +47,12 @@ struct eng_split {
     struct eng_device_split device; /* total over 0: the parts above are those of the host alone */
 };
 
+/* Whether the host's memory and the device's have room for all experts between them: then no pass reads. */
+static inline bool eng_split_is_whole(const struct eng_split *s)
+{
+    return s->n_resident + (s->device.total ? s->device.n_resident : 0) >= s->n_expert;
+}
+
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
  * given, and only total, least and kv_least are valid. */
 int eng_plan_split(struct eng_split *out, const struct eng_need *need, size_t total);

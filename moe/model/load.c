@@ -298,14 +298,15 @@ static int set_rotation(struct moe_model *m)
     return both ? moe_rope_freq(&m->desc, m->long_extra, m->long_freq) : 0;
 }
 
-/* The norm of values has no weights in the file; the router's norm lacks the factor 1 / sqrt(d_model); a layer's scale is
- * needed by the host. */
+/* The norm of values has no weights in the file; the router's norm lacks the factor 1 / sqrt(d_model); a layer's scale
+ * and the bias for its choice of experts are needed by the host. */
 static void set_layers(struct moe_model *m)
 {
     const struct moe_desc *d = &m->desc;
     for (int i = 0; i < d->n_layer; i++) {
         struct moe_layer *l = &m->layer[i];
         l->scale = l->out_scale ? *l->out_scale : 1;
+        l->select_bias_image = l->select_bias;
         for (int k = 0; l->v_norm && k < moe_heads(d, i).d_value; k++)
             l->v_norm[k] = 1;
         for (int k = 0; l->router_norm && k < d->d_model; k++)

@@ -281,6 +281,7 @@ struct moe_layer {
     struct kn_mat shared_gate;                /* [1, d_model] or n_out 0 */
     struct kn_mat router;                     /* [n_expert, d_model]; n_out 0 in a dense layer */
     float *router_bias, *select_bias;         /* [n_expert] or NULL */
+    const float *select_bias_image;           /* the host's image of it */
     float *router_norm, *expert_norm; /* [d_model] of MOE_SHARED_APART: norms of the inputs, of the FFN ffn_norm */
     float *expert_out_norm, *shared_out_norm; /* [d_model] and norms of the outputs of experts and FFN; or NULL */
     float *expert_scale;                      /* [n_expert] factors of the experts' weights, or NULL */

@@ -137,8 +137,7 @@ static void lay_out_plan(struct moe_context *c, struct moe_arenas *a, size_t n_r
         c->shared_up = kn_arena_take(&a->device, n_row * (size_t)d->d_shared, sizeof(float));
     }
     c->mark = kn_arena_take(&a->host, n_expert, sizeof(uint8_t));
-    c->present.there = kn_arena_take(&a->host, n_expert, sizeof(bool));
-    c->present.rank_bias = kn_arena_take(&a->shared, n_expert, sizeof(float));
+    moe_present_lay_out(c, a);
     c->arrived = kn_arena_take(&a->host, n_expert, sizeof(int32_t));
     c->arrived_status = kn_arena_take(&a->host, n_expert, sizeof(int));
     c->view = kn_arena_take(&a->host, n_expert, sizeof *c->view);

@@ -171,7 +171,7 @@ static void run_rest(struct moe_context *c, int layer)
         run_groups(c, &c->model->layer[layer], c->group + n_done, n_new);
         n_done += n_new;
         kn_queue_wait(c->host_queue); /* other experts may get the memory of these: copied back, or by off_wait() */
-        for (int i = 0; i < n; i++)
+        for (int i = 0; i < n && !c->present.only; i++)
             if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
                 moe_residents_copy(c, r->rest[c->arrived[i]], c->view[i].matrix);
         copies = r->total.n_copied > n_copied;
@@ -201,41 +201,6 @@ static void end_experts(struct moe_context *c, uint64_t now_ns)
 
 void moe_experts_end(struct moe_context *c) { end_experts(c, kn_now_ns()); }
 
-/* Gives the weights of a row's absent experts to those in memory. */
-static void share_weights(const bool *there, const int32_t *id, float *weight, int n)
-{
-    float all = 0, present = 0;
-    for (int i = 0; i < n; i++) {
-        all += weight[i];
-        present += there[id[i]] ? weight[i] : 0;
-    }
-    for (int i = 0; present > 0 && i < n; i++)
-        weight[i] *= there[id[i]] ? all / present : 1;
-}
-
-/* In a pass by the experts in memory: the others that were chosen, where a layer has too few, add nothing.  Removes them
- * from the rest. */
-static void drop_absent(struct moe_context *c, const struct moe_layer *l)
-{
-    struct moe_residents *r = &c->residents;
-    size_t d_model = (size_t)c->model->desc.d_model;
-    int n = 0;
-    for (int i = 0; i < r->n_rest; i++) {
-        int e = r->rest_of[i];
-        if (c->present.there[r->rest[i] - l->expert0]) {
-            r->rest[n] = r->rest[i];
-            r->rest_of[n++] = e;
-            continue;
-        }
-        for (int k = c->plan.first[e]; k < c->plan.first[e + 1]; k++)
-            memset(c->y + (size_t)c->plan.pair[k] * d_model, 0, d_model * sizeof *c->y);
-    }
-    r->n_rest = n;
-    int n_used = c->model->desc.n_used;
-    for (int row = 0; row < c->n_row; row++)
-        share_weights(c->present.there, c->route.id + row * n_used, c->route.weight + row * n_used, n_used);
-}
-
 /* The host has seen which experts the layer uses: it requests those that the device lacks, and predicted ones of the next
  * layer.  g: the listing with the prediction; NULL: there is none. */
 static void begin_layer(struct moe_context *c, int layer, const struct moe_listing *g)
@@ -247,11 +212,10 @@ static void begin_layer(struct moe_context *c, int layer, const struct moe_listi
     c->distinct += *c->plan.n_expert;
     int n_there = moe_residents_list(c);
     if (c->present.only) {
-        drop_absent(c, &c->model->layer[layer]);
-        off_fetch_draft(c->model->store, r->rest, c->mark, r->n_rest, &r->ticket);
-    } else {
-        off_fetch_now(c->model->store, r->rest, c->mark, r->n_rest, r->n_rest + n_there, &r->ticket);
+        moe_present_fetch(c, layer);
+        return;
     }
+    off_fetch_now(c->model->store, r->rest, c->mark, r->n_rest, r->n_rest + n_there, &r->ticket);
     if (moe_computes_twice(c)) {
         moe_residents_choose(c, layer);
         r->since_ns = r->has_window ? now_ns : 0;

@@ -173,6 +173,7 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
     begin(c, batch);
     moe_prefetch_begin(c);
     moe_residents_begin(c);
+    moe_present_begin(c);
     moe_listings_begin(c);
     list_dense(c);
     moe_upload(c, c->sheet.at, c->sheet.used);
@@ -216,8 +217,8 @@ int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe
 
 int moe_forward_present(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)
 {
-    kn_assert(!c->model->desc.delta_period && !c->device.device->backend->own_memory);
-    c->present.only = c->present.rank_bias != NULL;
+    kn_assert(!c->model->desc.delta_period && !c->model->target);
+    c->present.only = c->model->store != NULL;
     run(c, batch, out);
     c->present.only = false;
     return 0;

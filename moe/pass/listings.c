@@ -104,6 +104,8 @@ static void lay_out_span(const struct moe_context *c, struct moe_listing *g)
     if (c->recall.learns)
         g->n_read = (size_t)(at - g->at);
     g->weight = (float *)take(&at, n_pair);
+    if (c->present.only)
+        g->n_read = (size_t)(at - g->at);
     g->place = take(&at, n_pair);
     g->plan.fill = take(&at, n_expert);
 }

@@ -85,7 +85,7 @@ const void *moe_read(struct moe_context *c, const void *at, size_t bytes)
 
 #define DRAFT_ROOM 128 /* slots of a row's tail, at most */
 #define SHEET_UNIT 16  /* bytes that arrays begin at a multiple of */
-#define ARRAYS     5   /* beside slot tables */
+#define ARRAYS     6   /* beside slot tables */
 
 /* On the host rows keep the caller's tables. */
 size_t moe_sheet_bytes(const struct moe_context *c)
@@ -97,7 +97,8 @@ size_t moe_sheet_bytes(const struct moe_context *c)
         n_table = n_path * (size_t)o->max_pos + n_row * (DRAFT_ROOM + 2 * SHEET_UNIT / sizeof(int32_t));
     return n_row * (sizeof *c->all.row + sizeof *c->all.status) + n_row * sizeof *c->want_row +
            (size_t)c->model->desc.n_layer * sizeof *c->dense + sizeof *c->residents.n_distinct +
-           n_table * sizeof(int32_t) + ARRAYS * SHEET_UNIT;
+           (size_t)c->model->shape.n_expert_total * sizeof *c->present.rank_bias + n_table * sizeof(int32_t) +
+           ARRAYS * SHEET_UNIT;
 }
 
 void *moe_sheet_take(struct moe_context *c, size_t n, size_t size)

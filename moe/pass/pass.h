@@ -51,9 +51,10 @@ struct moe_choices {
 
 /* Passes in which rows choose among the experts in memory (moe_forward_present). */
 struct moe_present {
-    bool only;        /* the pass under way is one; else nothing below is used */
-    bool *there;      /* [n_expert] of the layer */
-    float *rank_bias; /* [n_expert] added to the values by which experts are chosen; NULL: no layer has experts */
+    bool only;   /* the pass under way is one; else nothing below is used */
+    bool *there; /* [the store's experts] on the device or in memory, when the pass, or a layer that chose it, began */
+    bool *held;  /* [n_expert] of the layer's ticket */
+    float *rank_bias; /* of the sheet: [the store's experts] added to the values by which experts are chosen */
 };
 
 /* Experts of a later layer as its router predicts them, and the ticket of the reads for the next layer. */
@@ -497,6 +498,14 @@ int moe_slot_pool_window(const struct moe_slot_pool *p, int most); /* slots of a
 void moe_slot_pool_shrink_window(struct moe_residents *r, struct moe_slot_pool *p, int n_layer);
 /* The slot of the expert with the least heat among those that this turn does not use; -1: there is none. */
 int moe_slot_pool_coldest(struct moe_residents *r, struct moe_slot_pool *p);
+
+/* ---- present.c: passes by the experts in memory --------------------------------------------------------------------- */
+
+void moe_present_lay_out(struct moe_context *c, struct moe_arenas *a);
+void moe_present_begin(struct moe_context *c); /* at the start of a pass: if it is one, lists the experts in memory */
+const float *moe_select_bias(const struct moe_context *c, int layer); /* by which a layer's rows choose; or NULL */
+/* Requests those of the layer's experts that the device lacks and that are in memory; the others add nothing. */
+void moe_present_fetch(struct moe_context *c, int layer);
 
 /* ---- residents.c: experts that the device keeps --------------------------------------------------------------- */
 

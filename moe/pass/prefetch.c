@@ -68,7 +68,10 @@ void moe_prefetch_release(struct moe_context *c, int layer)
 int moe_prefetched_layer(const struct moe_context *c, int layer)
 {
     int next = moe_next_sparse(&c->model->desc, layer);
-    return next == c->model->desc.n_layer || off_store_is_whole(c->model->store) || moe_drops_rows(c, next) ? -1 : next;
+    return c->present.only || next == c->model->desc.n_layer || off_store_is_whole(c->model->store) ||
+                   moe_drops_rows(c, next)
+               ? -1
+               : next;
 }
 
 static void request(struct moe_context *c, int next, int n)
@@ -93,8 +96,6 @@ void moe_prefetch_begin(struct moe_context *c)
 void moe_prefetch_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
     int next = g ? g->next : moe_prefetched_layer(c, layer); /* the store may have changed since the listing */
-    if (c->present.only)
-        return;
     moe_prefetch_release(c, layer);
     count_accuracy(c, layer);
     moe_recall_learn(c, layer);

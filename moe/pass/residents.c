@@ -268,6 +268,8 @@ bool moe_is_resident(const struct moe_context *c, int32_t expert)
 void moe_residents_begin(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
+    if (c->present.only && !r->is_whole) /* nothing changes */
+        return;
     r->use *= GROWTH;
     for (int e = 0; r->use > RESCALE && e < c->model->shape.n_expert_total; e++)
         r->heat[e] /= RESCALE;
@@ -342,10 +344,10 @@ int moe_residents_list(struct moe_context *c)
     int n_there = 0;
     r->n_rest = r->n_kept = r->n_group = 0;
     r->failed = false;
-    r->turn++;
+    r->turn += !c->present.only;
     for (int e = 0; e < *p->n_expert; e++) {
         int32_t expert = p->expert[e];
-        if (r->n_slot)
+        if (r->n_slot && !c->present.only)
             r->heat[expert] += r->use;
         if (!moe_is_resident(c, expert)) {
             r->rest_of[r->n_rest] = e;
@@ -355,6 +357,8 @@ int moe_residents_list(struct moe_context *c)
         r->slot[r->slot_of[expert]].turn = r->turn;
         r->rest[*p->n_expert - ++n_there] = expert;
     }
+    if (c->present.only)
+        return n_there;
     r->total.n_used += (uint64_t)n_there;
     r->total.n_layer++;
     r->total.n_alone += c->listings.ahead && !r->n_rest;

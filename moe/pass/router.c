@@ -3,29 +3,12 @@
  * The shared expert's gate reads the same rows as the router, so its product is computed with the router's. */
 #include "moe/pass/pass.h"
 
-#define ABSENT -1e30f /* finite: the best two of a group are added */
-
-/* The bias by which a layer's rows choose: in a pass by the experts in memory all others rank behind these.  The queue has
- * run the earlier layers' choices. */
-static const float *rank_bias(struct moe_context *c, int layer)
-{
-    const struct moe_desc *d = &c->model->desc;
-    const struct moe_layer *l = &c->model->layer[layer];
-    struct moe_present *p = &c->present;
-    if (!p->only)
-        return l->select_bias;
-    off_store_present(c->model->store, l->expert0, d->n_expert, p->there);
-    for (int e = 0; e < d->n_expert; e++)
-        p->rank_bias[e] = (l->select_bias ? l->select_bias[e] : 0) + (p->there[e] ? 0 : ABSENT);
-    return p->rank_bias;
-}
-
 void moe_choose(struct moe_context *c, int layer, const struct moe_choices *r)
 {
     const struct moe_desc *d = &c->model->desc;
     const struct moe_layer *l = &c->model->layer[layer];
     kn_enqueue(c->queue, ROUTE, route, .n = c->n_row, .n_expert = d->n_expert, .n_used = d->n_used, .logit = r->logit,
-               .rank = r->rank, .bias = l->router_bias, .select_bias = rank_bias(c, layer),
+               .rank = r->rank, .bias = l->router_bias, .select_bias = moe_select_bias(c, layer),
                .gating = (enum kn_gating)d->gating, .n_group = d->n_group, .n_group_used = d->n_group_used,
                .group_best = d->group_best, .norm_topk = d->norm_topk, .scale = d->expert_scale, .id = r->id,
                .weight = r->weight, .mixer_gap = d->mixer_gap, .expert_scale = l->expert_scale);

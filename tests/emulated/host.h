@@ -3,6 +3,7 @@
  *
  *     late_watched = &device;     before models and contexts are opened on it
  *     late_moves = true;          experts change places at random between passes
+ *     host_evicts = true;         experts leave the host's memory during passes of a draft
  *
  * The host's queue touches memory when an operation is added.  Experts that off_wait() has handed out may be overwritten as soon
  * as it is called again for the ticket, or the ticket is released: that counts as a write of all of them by the host.
@@ -185,6 +186,39 @@ void __wrap_off_store_brought_back(struct off_store *s, int32_t expert, bool don
                             "an expert that came back is touched");
     }
     __real_off_store_brought_back(s, expert, done);
+}
+
+/* ---- experts that the host evicts during a draft --------------------------------------------------------------------- */
+
+static bool host_evicts;   /* before a draft's experts are held other reads may have taken their slots */
+static int host_n_evicted; /* experts that a draft chose and that were evicted since the pass began */
+
+/* Begins reads of n random experts, which are never used. */
+static void host_read_others(struct off_store *s, int n)
+{
+    struct off_stats stats;
+    off_stats_get(s, &stats);
+    for (int i = 0; i < n; i++) {
+        int32_t expert = (int32_t)(kn_mix(late_watched->random += KN_GOLDEN) % stats.n_expert);
+        uint8_t mark;
+        struct off_ticket t;
+        off_fetch(s, &expert, &mark, 1, OFF_NOW, &t);
+        __real_off_release(s, &t);
+    }
+}
+
+void __real_off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held,
+                            struct off_ticket *out);
+void __wrap_off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held,
+                            struct off_ticket *out);
+void __wrap_off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held,
+                            struct off_ticket *out)
+{
+    if (late_watched && host_evicts)
+        host_read_others(s, 3);
+    __real_off_fetch_draft(s, expert, mark, n, held, out);
+    for (int i = 0; i < n; i++)
+        host_n_evicted += !held[i];
 }
 
 /* ---- experts that change places ------------------------------------------------------------------------------------ */

@@ -69,6 +69,55 @@ static void drafters_while_experts_move(void **state)
     unsetenv("EMULATED_MOVES");
 }
 
+/* The least --host-mem of deep.gguf with --draft resident on the device. */
+static long long least_memory(void)
+{
+    long long bytes = 0;
+    does("plan --json -m deep.gguf --threads 2 --draft resident --device emulated", NULL);
+    const char *at = strstr(printed, "\"least_bytes\":");
+    assert_non_null(at);
+    assert_int_equal(sscanf(at, "\"least_bytes\":%lld", &bytes), 1);
+    return bytes;
+}
+
+/* --draft resident: experts on the device, in the host's memory and on disk change places at random between passes. */
+static void the_model_drafts_by_its_experts(void **state)
+{
+    static const char *const how[] = { "--temp 0 --gamma 3", "--temp 0.7 --gamma 3", "--temp 0.7 --gamma auto",
+                                       "--temp 0.7 --gamma 2 --draft ngram", "--temp 0 --gamma 5 --kv int8" };
+    static char kept[sizeof printed];
+    char words[512], text[16];
+    (void)state;
+    does("synth --shape tiny --layers 8 -o deep.gguf", NULL);
+    long long least = least_memory();
+    for (int i = 0; i < 5; i++) {
+        int n_kept = 0, n_draft = 0;
+        snprintf(words, sizeof words, "run --raw --seed 7 -p Once -n 24 --threads 2 -m deep.gguf %s",
+                 strstr(how[i], "int8") ? "--temp 0 --kv int8"
+                 : i                    ? "--temp 0.7"
+                                        : "--temp 0");
+        does(words, NULL);
+        memcpy(kept, printed, sizeof kept);
+        snprintf(words, sizeof words,
+                 "run --raw --seed 7 -p Once -n 24 --threads 2 -m deep.gguf --draft resident %s --ctx-size 512 "
+                 "--host-mem %lld --device emulated --device-mem 21M",
+                 how[i], least + (1 << 20) * (i % 2));
+        snprintf(text, sizeof text, "%d", i % 4);
+        setenv("EMULATED_ORDER", text, 1);
+        setenv("EMULATED_MOVES", "1", 1);
+        does(words, NULL);
+        unsetenv("EMULATED_ORDER");
+        unsetenv("EMULATED_MOVES");
+        assert_string_equal(printed, kept);
+        const char *at = strstr(said, "drafts: ");
+        if (strstr(how[i], "auto"))
+            continue;
+        assert_non_null(at);
+        assert_int_equal(sscanf(at, "drafts: %d of %d tokens accepted", &n_kept, &n_draft), 2);
+        assert_true(n_draft > 10);
+    }
+}
+
 /* An allocation or an operation fails: one line says so, and the status is not 0.  Nothing hangs. */
 static void a_device_that_fails(void **state)
 {
@@ -283,8 +332,6 @@ static void each_command_takes_it_or_refuses(void **state)
     }
     assert_int_equal(n_take, sizeof take / sizeof *take);
     assert_true(n_refuse > 8);
-    assert_int_equal(given(RUN "-m m.gguf --draft resident --gamma 2 --device emulated", NULL), 2);
-    assert_non_null(strstr(said, "--draft resident: not with --device"));
     assert_int_equal(given(RUN "-m m.gguf --draft model:dense.gguf --dsi 2 --device emulated", NULL), 2);
     assert_non_null(strstr(said, "leave --dsi or --device out"));
 }
@@ -358,6 +405,7 @@ int main(void)
         cmocka_unit_test(commands_that_read_text),
         cmocka_unit_test(commands_that_learn),
         cmocka_unit_test(drafters_while_experts_move),
+        cmocka_unit_test(the_model_drafts_by_its_experts),
         cmocka_unit_test(a_device_that_fails),
         cmocka_unit_test(places_and_moments),
         cmocka_unit_test(commands_that_measure),

@@ -1,4 +1,4 @@
-/* Passes by the experts in memory (moe_forward_present). With all experts in memory they are the passes of moe_forward, to
+/* Passes by the experts in memory (moe_forward_present); on a device: test_tiers. With all experts in memory they are the passes of moe_forward, to
  * the bit. With a third of them they read nothing and count as no use; and the passes of moe_forward after them, over the same
  * slots, have the same bytes as ever. */
 #include <math.h>
@@ -73,9 +73,9 @@ static void expect_present(const struct moe_context *c)
     const struct moe_desc *d = &c->model->desc;
     int expert0 = c->model->layer[d->n_layer - 1].expert0, n_there = 0;
     for (int e = 0; e < d->n_expert; e++)
-        n_there += c->present.there[e];
+        n_there += c->present.there[expert0 + e];
     for (int i = 0; n_there >= d->n_used && i < *c->plan.n_expert; i++)
-        assert_true(c->present.there[c->plan.expert[i] - expert0]);
+        assert_true(c->present.there[c->plan.expert[i]]);
 }
 
 static double apart(const float *a, const float *b)

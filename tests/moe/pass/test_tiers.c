@@ -1,9 +1,11 @@
 /* Experts on a device, in the host's memory and on disk: spread by chance, moved at random between passes, in every order in which
  * the emulated device can run its queues.  The logits are the host's, no event is missing, and a device that has no memory, or
- * fails in the middle, ends the pass with an error and leaves nothing waiting.
+ * fails in the middle, ends the pass with an error and leaves nothing waiting.  Passes of a draft by the experts in memory read
+ * and move nothing, also while the host evicts experts, and have the logits of other passes where all experts are in memory.
  *
  * Linked with HOST_WRAPS.  One thread computes: not under MODE=tsan. */
 #include <errno.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -92,7 +94,8 @@ static int open_context(struct moe_context **c, const struct moe_model *m, struc
 }
 
 /* Computes n tokens of one sequence from a position on; those at odd positions have no logits but the last. */
-static void forward(struct moe_context *c, int position, int n, struct moe_result *result)
+static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch *, struct moe_result *),
+                       struct moe_context *c, int position, int n, struct moe_result *result)
 {
     struct moe_row row[MOST];
     for (int i = 0; i < n; i++)
@@ -101,7 +104,12 @@ static void forward(struct moe_context *c, int position, int n, struct moe_resul
                                    .want_logits = i == n - 1 || (position + i) % 2 == 0,
                                    .base = slot,
                                    .n_base = position + n };
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
+}
+
+static void forward(struct moe_context *c, int position, int n, struct moe_result *result)
+{
+    forward_by(moe_forward, c, position, n, result);
 }
 
 static const int rows[] = { 5, 1, 1, 6, 2, 1, 4, 1 };
@@ -476,6 +484,187 @@ static void wait_until_filled(const struct tiers *t)
     } while (store.filling && store.n_empty);
 }
 
+/* ---- passes by the experts in memory ------------------------------------------------------------------------------ */
+
+#define MOST_EXPERT 256
+
+/* A draft pass changes none of this. */
+struct places {
+    struct moe_device_stats device;
+    struct off_stats store;
+    int32_t slot_of[MOST_EXPERT];
+    uint32_t turn;
+    int n[OFF_SLOT_SIZES], n_window[OFF_SLOT_SIZES]; /* of each size */
+    double all_ns;
+};
+
+static void get_places(const struct tiers *t, const struct moe_context *c, struct places *out)
+{
+    const struct moe_residents *r = &c->residents;
+    int n = c->model->shape.n_expert_total;
+    assert_true(n <= MOST_EXPERT);
+    *out = (struct places){ .device = moe_context_device_stats(c), .turn = r->turn, .all_ns = r->where.all_ns };
+    for (int i = 0; i < r->n_pool; i++) {
+        out->n[i] = r->pool[i].n;
+        out->n_window[i] = r->pool[i].n_window;
+    }
+    off_stats_get(moe_model_store(t->apart), &out->store);
+    memcpy(out->slot_of, r->slot_of, (size_t)n * sizeof *out->slot_of);
+}
+
+static void expect_same_places(const struct places *a, const struct places *b)
+{
+    assert_memory_equal(&a->device, &b->device, sizeof a->device);
+    assert_memory_equal(a->slot_of, b->slot_of, sizeof a->slot_of);
+    assert_memory_equal(a->n, b->n, sizeof a->n);
+    assert_memory_equal(a->n_window, b->n_window, sizeof a->n_window);
+    assert_true(a->turn == b->turn && a->all_ns >= b->all_ns && a->all_ns <= b->all_ns);
+    if (host_evicts) /* other reads count */
+        return;
+    assert_int_equal(a->store.hits, b->store.hits);
+    assert_int_equal(a->store.misses, b->store.misses);
+    assert_int_equal(a->store.soon_hits, b->store.soon_hits);
+    assert_int_equal(a->store.early_used_bytes, b->store.early_used_bytes);
+}
+
+/* Waits until no expert is being read: reads count when they end. */
+static void settle(const struct tiers *t)
+{
+    struct off_spot spot[MOST_EXPERT];
+    int n_coming, n = moe_model_shape(t->apart)->n_expert_total;
+    do {
+        n_coming = 0;
+        off_store_look(moe_model_store(t->apart), spot);
+        for (int e = 0; e < n; e++)
+            n_coming += spot[e].coming;
+    } while (n_coming);
+}
+
+/* Of the last layer's experts those that rows chose were in memory, if it had enough of them. */
+static bool chose_present(const struct moe_context *c)
+{
+    const struct moe_desc *d = &c->model->desc;
+    int expert0 = c->model->layer[d->n_layer - 1].expert0, n_there = 0;
+    for (int e = 0; e < d->n_expert; e++)
+        n_there += c->present.there[expert0 + e];
+    for (int i = 0; n_there >= d->n_used && i < *c->plan.n_expert; i++)
+        if (!c->present.there[c->plan.expert[i]])
+            return false;
+    return true;
+}
+
+/* Outputs that the host does not write make the logits NaN. */
+static void spoil_outputs(struct moe_context *c, int n_row)
+{
+    size_t n = (size_t)n_row * (size_t)(c->model->desc.n_used * c->model->desc.d_model);
+    memset(moe_image(c, c->y), 0xff, n * sizeof *c->y);
+}
+
+/* In the last layer absent experts have no weight, where a row has others. */
+static void check_weights(struct moe_context *c)
+{
+    const struct moe_desc *d = &c->model->desc;
+    const bool *there = c->present.there + c->model->layer[d->n_layer - 1].expert0;
+    for (int row = 0; row < c->n_want && !d->scaled_input; row++) {
+        const void *at[] = { c->route.id + row * d->n_used, c->route.weight + row * d->n_used };
+        bool some = false;
+        moe_read_several(c, at, 2, (size_t)d->n_used * sizeof(int32_t));
+        const int32_t *id = at[0];
+        const float *weight = at[1];
+        for (int i = 0; i < d->n_used; i++)
+            some |= there[id[i]] && weight[i] > 0;
+        for (int i = 0; some && i < d->n_used; i++)
+            assert_true(there[id[i]] || !(weight[i] > 0 || weight[i] < 0));
+    }
+}
+
+/* Computes the rows of a pass as a draft first: with all experts in memory to the same logits; else to finite ones. */
+static bool draft_first(const struct tiers *t, struct moe_context *c, int position, int n, const float *want,
+                        bool whole)
+{
+    struct moe_result r;
+    struct places before, after;
+    settle(t);
+    get_places(t, c, &before);
+    spoil_outputs(c, n);
+    forward_by(moe_forward_present, c, position, n, &r);
+    get_places(t, c, &after);
+    check_weights(c);
+    for (int e = 0; e < c->model->shape.n_expert_total; e++)
+        assert_true(c->present.there[e] || !moe_is_resident(c, e));
+    for (int row = 0; row < n; row++)
+        assert_int_equal(r.status[row], 0);
+    size_t n_value = (size_t)r.n_want * N_VOCAB;
+    bool same = !memcmp(r.logits, want, n_value * sizeof *want);
+    for (size_t i = 0; i < n_value; i++)
+        assert_true(isfinite(r.logits[i]));
+    assert_true(same || !whole);
+    expect_same_places(&before, &after);
+    if (!host_evicts) {
+        assert_true(chose_present(c));
+        settle(t);
+        get_places(t, c, &after);
+        assert_int_equal(before.store.reads, after.store.reads);
+    }
+    return same;
+}
+
+/* Drafts before each pass, with experts that move at random between passes.  host: of the host's memory, in experts over the
+ * least; -1: all.  Returns the number of drafts that had other logits than the pass. */
+static int draft_and_verify(struct tiers *t, const float *want, int order, int host)
+{
+    struct moe_context *c;
+    int n_other = 0;
+    bool whole = host < 0;
+    t->device = late_device_apart(kn_isa_best(), (uint64_t)(29 * host + order + 100));
+    t->device.order = (enum late_order)order;
+    late_watched = &t->device;
+    late_moves = true;
+    const struct moe_shape *s = moe_model_shape(t->host);
+    size_t one = s->expert_bytes / (size_t)s->n_expert_total;
+    open_apart(t, whole ? s->expert_bytes : s->expert_least + one * (size_t)host);
+    assert_int_equal(open_context(&c, t->apart, t->team, t->slots_bytes), 0);
+    wait_until_filled(t);
+    for (int k = 0, position = 0; k < N_PASS; position += rows[k++]) {
+        struct moe_result r;
+        const float *its = want + (size_t)k * MOST * N_VOCAB;
+        for (int i = 0; i < 2; i++)
+            n_other += !draft_first(t, c, position, rows[k], its, whole);
+        forward(c, position, rows[k], &r);
+        if (memcmp(r.logits, its, (size_t)r.n_want * N_VOCAB * sizeof *its))
+            fail_msg("order %d, pass %d: other logits after a draft; %s", order, k, late_message);
+    }
+    assert_true(moe_context_is_whole(c) || !whole);
+    moe_context_close(c);
+    close_apart(t);
+    return n_other;
+}
+
+static void drafts_move_nothing(void **state)
+{
+    (void)state;
+    for (int i = 0; i < N_SHAPE; i++) {
+        struct tiers t = { .apart = NULL };
+        int n_other = 0, n_whole = 0;
+        open_tiers(&t, shapes[i]);
+        if (!moe_model_shape(t.host)->state_bytes) {
+            float *want = logits_of_host(&t);
+            for (int order = 0; order < LATE_ORDERS; order++) {
+                n_whole += draft_and_verify(&t, want, order, -1);
+                n_other += draft_and_verify(&t, want, order, 4 * (order % 2));
+                host_evicts = true;
+                n_other += draft_and_verify(&t, want, order, 2);
+                host_evicts = false;
+            }
+            free(want);
+            if (!n_other)
+                fail_msg("%s: every draft is exact: all experts were in memory", shapes[i]);
+        }
+        close_tiers(&t);
+    }
+    assert_true(host_n_evicted > 0);
+}
+
 /* Neither the device nor the host has room for all experts, both together have: with `spare` slots more than experts.  The
  * host evicts those that the device keeps, and one that loses its place there, and that the host no longer has, comes back.  So
  * when both are full nothing is read any more, while experts change places at random; with fewer slots than experts it is. */
@@ -590,6 +779,7 @@ int main(void)
         cmocka_unit_test(states_are_those_of_the_host),
         cmocka_unit_test(a_read_into_copied_memory_is_found),
         cmocka_unit_test(two_tiers_without_the_disk),
+        cmocka_unit_test(drafts_move_nothing),
         cmocka_unit_test(out_of_memory),
         cmocka_unit_test(a_device_dies),
     };
