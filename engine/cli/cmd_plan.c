@@ -288,7 +288,6 @@ static int print_drafts(const struct eng_config *c, const struct eng_engine *e, 
         printf("a pass uses nearly all experts from %.0f rows on: below, drafted rows load\n"
                "experts; above, almost none\n",
                full);
-    print_resident_hint(c, e);
     return 0;
 }
 
@@ -314,6 +313,8 @@ int eng_cmd_plan(const struct eng_config *c)
             error = print_drafts(c, e, &machine);
         if (!on_host)
             error = print_device_speed(c, e);
+        if (!error)
+            print_resident_hint(c, e);
     }
     eng_close(e);
     return error ? 2 : 0;

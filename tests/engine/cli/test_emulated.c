@@ -90,6 +90,10 @@ static void the_model_drafts_by_its_experts(void **state)
     (void)state;
     does("synth --shape tiny --layers 8 -o deep.gguf", NULL);
     long long least = least_memory();
+    snprintf(words, sizeof words,
+             "plan -m deep.gguf --threads 2 --ctx-size 512 --host-mem %lld --device emulated --device-mem 21M", least);
+    does(words, NULL);
+    assert_non_null(strstr(printed, "experts are on disk: --draft resident"));
     for (int i = 0; i < 5; i++) {
         int n_kept = 0, n_draft = 0;
         snprintf(words, sizeof words, "run --raw --seed 7 -p Once -n 24 --threads 2 -m deep.gguf %s",
