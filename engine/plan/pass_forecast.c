@@ -13,15 +13,16 @@
 
 #include <math.h>
 
-#define DECODE_RATE_RATIO  0.88  /* memory, with few rows per weight */
-#define DISK_RATE_RATIO    0.92  /* disk, in passes that wait for it */
-#define PREFILL_RATE_RATIO 0.45  /* multiply-adds with many rows per weight: dense weights, prompts */
-#define FLOAT_RATE_RATIO   0.15  /* multiply-adds of attention, over those of int8 */
-#define LAYER_S            10e-6 /* starting the parallel regions of a layer */
-#define VALUE_S            4e-9  /* other work of a row in a layer, for each value of its residual stream */
-#define DEVICE_RATE_RATIO  0.75  /* a device's memory, as other engines reach it with few rows or better */
-#define DEVICE_LAYER_S     40e-6 /* a dozen launches */
-#define HANDOVER_S         20e-6 /* of a layer with experts on the host: rows go down, outputs up */
+#define DECODE_RATE_RATIO  0.88   /* memory, with few rows per weight */
+#define DISK_RATE_RATIO    0.92   /* disk, in passes that wait for it */
+#define PREFILL_RATE_RATIO 0.45   /* multiply-adds with many rows per weight: dense weights, prompts */
+#define FLOAT_RATE_RATIO   0.15   /* multiply-adds of attention, over those of int8 */
+#define LAYER_S            10e-6  /* starting the parallel regions of a layer */
+#define VALUE_S            4e-9   /* other work of a row in a layer, for each value of its residual stream */
+#define DEVICE_RATE_RATIO  0.75   /* a device's memory, as other engines reach it with few rows or better */
+#define LAYER_LAUNCHES     9      /* of a device, for one row: tests/cuda/test_launches.c */
+#define LAUNCH_S           2.5e-6 /* the driver's time for one, as others report; its gap on the device is shorter */
+#define HANDOVER_S         20e-6  /* of a layer with experts on the host: rows go down, outputs up */
 
 /* Multiply-adds of one expert in every layer. */
 static double expert_macs(const struct moe_shape *shape)
@@ -121,7 +122,7 @@ void eng_plan_device_forecast(struct eng_device_forecast *out, const struct eng_
         here = fmin((double)s->split->n_resident / s->split->n_expert, 1 - there);
     }
     double dense_s = ((double)shape->pass_bytes + kept_bytes(s, n_row)) / device_Bps / DEVICE_RATE_RATIO +
-                     shape->n_layer * DEVICE_LAYER_S;
+                     shape->n_layer * LAYER_LAUNCHES * LAUNCH_S;
     f.device_bytes = (double)shape->pass_bytes + kept_bytes(s, n_row) + there * used_bytes;
     f.host_bytes = (1 - there) * used_bytes;
     f.disk_bytes = (1 - there - here) * used_bytes;

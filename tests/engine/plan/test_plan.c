@@ -258,7 +258,7 @@ static void a_device_is_forecast(void **state)
     struct eng_setting fast = s;
     eng_plan_device_forecast(&f, &s, 4000, 2); /* 1.75 experts a layer: 350 bytes; 10 positions: 100 */
     assert_true(near(f.device_bytes, 300 + 100 + 87.5) && near(f.host_bytes, 262.5) && near(f.disk_bytes, 87.5));
-    double dense = 400 / 3000.0 + 120e-6, host = 262.5 / 500 + 40e-6, disk = 87.5 / 50 / 0.92;
+    double dense = 400 / 3000.0 + 67.5e-6, host = 262.5 / 500 + 40e-6, disk = 87.5 / 50 / 0.92;
     assert_true(near(f.device_s, dense + 87.5 / 3000) && near(f.host_s, host) && near(f.disk_s, disk));
     assert_true(near(f.pass_s, dense + disk) && near(f.tokens_per_s, 2 / f.pass_s));
     assert_string_equal(f.bound_by, "disk");
