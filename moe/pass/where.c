@@ -101,9 +101,26 @@ static double excess_of(const struct moe_where_bucket *b, int share)
     return near < 0 ? distance(b, share) : fmax(0, b->cost[near].ratio - 1) * distance(b, share) / distance(b, near);
 }
 
+static double variance_of_sample(const struct moe_where_bucket *b)
+{
+    return NOISE_GROWS * fmax(b->variance, LEAST_VARIANCE);
+}
+
+static double mean_usual(const struct moe_where_bucket *b) { return b->n_usual ? b->usual_sum_ns / b->n_usual : 0; }
+
+/* The samples of a share, as so many of today's: if the usual time has changed since by some part, the share's time may have changed by
+ * as much otherwise. */
+static double n_today(const struct moe_where_bucket *b, const struct moe_share_cost *c)
+{
+    if (c->n <= 0 || c->usual_ns <= 0)
+        return c->n;
+    double change = mean_usual(b) / c->usual_ns - 1;
+    return c->n / (1 + c->n * change * change / variance_of_sample(b));
+}
+
 static double deviation(const struct moe_where_bucket *b, const struct moe_share_cost *c)
 {
-    return DEVIATIONS * sqrt(NOISE_GROWS * fmax(b->variance, LEAST_VARIANCE) / c->n);
+    return DEVIATIONS * sqrt(variance_of_sample(b) / n_today(b, c));
 }
 
 /* The least that the share may cost over the one in use, by its samples.  Without any it is below all others: first the nearest
@@ -189,11 +206,14 @@ static void adopt(struct moe_where *w, int share)
 {
     struct moe_where_bucket *b = w->at;
     struct moe_share_cost now = b->cost[share];
-    b->cost[b->share] = (struct moe_share_cost){ 1, now.n < DOUBT ? 0 : DOUBT };
-    for (int i = 0; i < MOE_SHARES; i++)
+    b->cost[b->share] = (struct moe_share_cost){ 1, now.n < DOUBT ? 0 : DOUBT, mean_usual(b) };
+    for (int i = 0; i < MOE_SHARES; i++) {
         b->cost[i].ratio /= now.ratio;
+        b->cost[i].usual_ns *= now.ratio;
+    }
     for (int i = 0; i < w->n_layer; i++)
         b->usual_ns[i] *= (float)now.ratio;
+    b->usual_sum_ns *= now.ratio;
     b->mean_ns *= now.ratio;
     b->cost[share].n = 0;
     b->share = share;
@@ -208,9 +228,13 @@ static void learn_usual(struct moe_where *w, double ns, double expected)
     if (*usual > 0) {
         b->variance += (fmin(error * error, 1) - b->variance) / (4 * LEVEL_LAYERS);
         b->level += (fmin(ns / (double)*usual, MOST_LEVEL) - b->level) / LEVEL_LAYERS;
-        *usual += (float)((fmin(ns, MOST_LEVEL * (double)*usual) - (double)*usual) / USUAL_LAYERS);
+        float change = (float)((fmin(ns, MOST_LEVEL * (double)*usual) - (double)*usual) / USUAL_LAYERS);
+        *usual += change;
+        b->usual_sum_ns += (double)change;
     } else {
         *usual = (float)(ns / b->level);
+        b->usual_sum_ns += (double)*usual;
+        b->n_usual++;
     }
     b->n = kn_min(b->n + 1, SURE * w->n_layer);
     b->mean_ns += (ns - b->mean_ns) / kn_min(b->n, LEVEL_LAYERS);
@@ -223,7 +247,8 @@ static void learn_trial(struct moe_where *w, double ns, double expected)
     struct moe_where_bucket *b = w->at;
     struct moe_share_cost *c = &b->cost[w->share];
     double weight = b->n >= SURE * w->n_layer ? 1 : GUESSED;
-    c->n += weight;
+    c->n = n_today(b, c) + weight;
+    c->usual_ns = mean_usual(b);
     c->ratio += (fmin(ns / expected, MOST_RATIO) - c->ratio) * weight / c->n;
     w->n_trial++;
     charge(w, &w->trials, ns - expected, TRIAL_SHARE);

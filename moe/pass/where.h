@@ -28,6 +28,7 @@
 /* Times of layers with this share over those of layers with the share in use. */
 struct moe_share_cost {
     double ratio, n; /* mean; samples, of which old ones count less */
+    double usual_ns; /* the bucket's mean usual time at the last sample */
 };
 
 struct moe_where_bucket {
@@ -36,6 +37,8 @@ struct moe_where_bucket {
     double variance;       /* of the first */
     int n;                 /* layers with it so far, up to some passes */
     float *usual_ns;       /* [n_layer] 0: not known */
+    double usual_sum_ns;   /* of the known ones */
+    int n_usual;
     struct moe_share_cost cost[MOE_SHARES];
 };
 

@@ -82,6 +82,19 @@ static void a_machine_that_changes_is_followed(void **state)
     assert_true(moe_where_share(&where, 64) == 0);
 }
 
+/* A few copies pay while the host is slow.  When it is fast again all layers take less time, and with it the samples of no copies tell
+ * nothing any more. */
+static void samples_of_another_time_are_doubted(void **state)
+{
+    (void)state;
+    go(&(struct machine){ 0.6, 6 }, 64, 200);
+    assert_true(moe_where_share(&where, 64) == 0);
+    go(&(struct machine){ 1, 6 }, 64, 200);
+    assert_true(moe_where_share(&where, 64) == 0.125);
+    go(&(struct machine){ 0.6, 6 }, 64, 15);
+    assert_true(moe_where_share(&where, 64) == 0);
+}
+
 /* Copies take 20 times as long as products: trials stay within the account's one percent and a few layers. */
 static void trials_cost_little(void **state)
 {
@@ -138,6 +151,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(the_fastest_share_is_found, open_where, close_where),
         cmocka_unit_test_setup_teardown(a_machine_that_changes_is_followed, open_where, close_where),
+        cmocka_unit_test_setup_teardown(samples_of_another_time_are_doubted, open_where, close_where),
         cmocka_unit_test_setup_teardown(trials_cost_little, open_where, close_where),
         cmocka_unit_test_setup_teardown(a_dear_trial_ends_trials, open_where, close_where),
         cmocka_unit_test_setup_teardown(a_near_bucket_begins_with_the_share_of_its_neighbour, open_where, close_where),
