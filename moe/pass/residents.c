@@ -8,8 +8,8 @@
  * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one of its size: an expert in
  * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
  * to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes in which an expert was
- * used; later ones weigh more.  It begins with the store's, which knows those of earlier runs: then free slots wait for the
- * experts that were the hottest.
+ * used, each by the expert's rows over those of the layer's mean one; later ones weigh more.  It begins with the store's, which
+ * knows those of earlier runs: then free slots wait for the experts that were the hottest.
  *
  * The host evicts first the experts that the device keeps.  So an expert that loses its place may be nowhere but there: then it
  * is copied back, to the host's slot of the one that has taken it.  A model that needs the memory of both is not read again.
@@ -337,6 +337,12 @@ void moe_residents_mark(struct moe_context *c, const struct moe_listing *g)
                .turn = g->number);
 }
 
+/* The rows of an expert over those of the layer's mean one: where a pass uses nearly all experts, the use alone tells nothing. */
+static float weight_of(const struct kn_plan *p, int e)
+{
+    return (float)((p->first[e + 1] - p->first[e]) * *p->n_expert) / (float)p->first[*p->n_expert];
+}
+
 int moe_residents_list(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
@@ -348,7 +354,7 @@ int moe_residents_list(struct moe_context *c)
     for (int e = 0; e < *p->n_expert; e++) {
         int32_t expert = p->expert[e];
         if (r->n_slot && !c->present.only)
-            r->heat[expert] += r->use;
+            r->heat[expert] += r->use * weight_of(p, e);
         if (!moe_is_resident(c, expert)) {
             r->rest_of[r->n_rest] = e;
             r->rest[r->n_rest++] = expert;

@@ -252,6 +252,26 @@ static int use_rows(const char *digits, const char *rows)
     return moe_residents_list(&c);
 }
 
+/* Each pass uses all three; expert 2 has most of the rows. */
+static void rows_make_an_expert_hot(void **state)
+{
+    (void)state;
+    for (int i = 0; i < 40; i++)
+        use_rows("012", "318");
+    assert_true(fabsf(c.residents.heat[0] / c.residents.heat[1] - 3) < 0.01F);
+    use("1");
+    copy(1);
+    use("0");
+    copy(0);
+    for (int i = 0; i < 5; i++)
+        use("3");
+    use("23");
+    assert_true(copy(2)); /* expert 1 was used as often */
+    assert_false(moe_is_resident(&c, 1));
+    check_there(0);
+    check_there(2);
+}
+
 static void copied_experts_have_most_rows(void **state)
 {
     (void)state;
@@ -303,6 +323,7 @@ int main(void)
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(free_slots_come_first, open_context, close_context),
         cmocka_unit_test_setup_teardown(the_hotter_expert_takes_the_slot_of_the_coldest, open_context, close_context),
+        cmocka_unit_test_setup_teardown(rows_make_an_expert_hot, open_context, close_context),
         cmocka_unit_test_setup_teardown(an_expert_in_use_keeps_its_slot, open_context, close_context),
         cmocka_unit_test_setup_teardown(two_experts_take_two_slots, open_context, close_context),
         cmocka_unit_test_setup_teardown(heat_stays_finite, open_context, close_context),
