@@ -45,7 +45,7 @@ struct eng_options {
     int n_session;         /* most sessions open at once; below n_parallel: n_parallel */
     int n_ctx;             /* most tokens of a session; 0: eng_default_ctx() of engine/plan/plan.h */
     int n_ctx_most;        /* most tokens of that default; 0: no limit */
-    int n_chunk;           /* most rows of a pass without its draft rows; 0: 512; below n_parallel: n_parallel */
+    int n_chunk;           /* most rows of a pass without its draft rows; 0: eng_default_chunk(); at least n_parallel */
     size_t device_mem;     /* budget of a device with memory of its own; 0: its free memory, less a margin */
     size_t host_mem;       /* budget for all memory of the process; 0: the free memory, less a margin */
     size_t reserved_bytes; /* part of host_mem that the caller will allocate */

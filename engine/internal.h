@@ -39,22 +39,26 @@ struct eng_cost {
 
 struct eng_prefill_share {
     double max_prefill_slowdown;              /* time of a decode pass with prefill rows over one without */
+    bool limits_mean;                         /* long passes are made up for */
     double drafted;                           /* drafted rows beside each due row: mean of the last passes */
     struct eng_cost base[ENG_DECODE_SIZES];   /* ns of a pass without prefill, by size: due and drafted rows */
     struct eng_cost row[ENG_PREFILL_SIZES];   /* ns that one prefill row adds to a decode pass, by prefill size */
     struct eng_cost alone[ENG_PREFILL_SIZES]; /* ns of one prefill row in a pass without due rows */
     unsigned n_both, looked; /* passes with due and prefill rows; n_both at the last pass with due rows alone */
+    double room_ns;          /* time that prefill may add to the pass that was planned last */
+    bool is_long;            /* that pass has more rows than room_ns allows */
+    double owed_ns;          /* time that such passes have added beyond their room, less the room of passes since */
 };
 
 /* n_due counts the sessions that have one token left to compute when the pass is planned: each has one due row. Prefill
  * rows are the other rows of the sequences, without drafts and without the last row of a prompt. Numbers of prefill
  * rows are in units of a row at position 0: the caller counts a row at a high position as more than one
  * (position_cost). */
-void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown);
-/* Returns the number of prefill rows, at most `most`, for a pass with n_due due rows while n_read sessions are in
- * prefill. 0: this pass should have none, to measure the time of n_due rows alone. */
-int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most);
-/* Learns costs from the measured time of a pass with n_due due, n_drafted drafted and n_prompt prefill rows. */
+void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown, bool limits_mean);
+/* Plans a pass: returns its number of prefill rows, at most `most`, with n_due due rows while n_read sessions are in
+ * prefill. 0: it should have none, to measure the time of n_due rows alone, or since long passes have delayed them. */
+int eng_prefill_share_rows(struct eng_prefill_share *p, int n_due, int n_read, int most);
+/* Learns costs from the measured time of the planned pass with n_due due, n_drafted drafted and n_prompt prefill rows. */
 void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_drafted, int n_prompt, double pass_ns);
 
 /* ---- seats: buffers of a session while it has rows in passes ------------------------------------------- */

@@ -265,23 +265,51 @@ static int split_memory(struct eng_engine *e)
                                          .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }
 
+/* The longest chunk of a prompt, and the share of prompts in passes. The drafters are not open yet, since they need the
+ * number: their memory does not count. */
+static void choose_chunk(struct eng_engine *e)
+{
+    struct eng_options *o = &e->assets.opt;
+    if (!o->n_chunk)
+        o->n_chunk = eng_default_chunk(
+            &(struct eng_use){ .model = e->assets.model,
+                               .context = { .max_want = o->n_parallel + e->assets.n_draft_row + o->n_prompt_logprob_row,
+                                            .n_state = o->n_parallel,
+                                            .n_draft = e->assets.n_draft_row,
+                                            .max_pos = o->n_ctx,
+                                            .max_path = 2 * o->n_parallel + 2,
+                                            .kv = o->kv,
+                                            .n_host_layer = o->n_host_layer,
+                                            .team = e->assets.team },
+                               .n_parallel = o->n_parallel,
+                               .host_mem = o->host_mem,
+                               .device_mem = o->device_mem,
+                               .kv_mem = o->kv_mem });
+    eng_prefill_share_init(&e->schedule.prefill_share,
+                           o->max_prefill_slowdown > 0 ? o->max_prefill_slowdown : MAX_PREFILL_SLOWDOWN,
+                           e->assets.device->backend->own_memory && o->n_chunk > ENG_CHUNK);
+    o->n_chunk = kn_max(o->n_chunk, o->n_parallel);
+}
+
 int eng_describe(struct eng_engine **out, const struct eng_options *opt)
 {
     struct eng_engine *e = kn_calloc(1, sizeof *e);
     if (!e)
         return kn_fail(KN_ENOMEM, "no memory for the engine");
     e->assets.opt = *opt;
-    if (!e->assets.opt.n_chunk)
-        e->assets.opt.n_chunk = 512;
-    e->assets.opt.n_chunk = kn_max(e->assets.opt.n_chunk, e->assets.opt.n_parallel);
     e->assets.opt.n_session = kn_max(e->assets.opt.n_session, e->assets.opt.n_parallel);
-    eng_prefill_share_init(&e->schedule.prefill_share, e->assets.opt.max_prefill_slowdown > 0
-                                                           ? e->assets.opt.max_prefill_slowdown
-                                                           : MAX_PREFILL_SLOWDOWN);
     int error = kn_team_open(&e->assets.team, opt->n_thread);
-    if (error || (error = open_model(e)) || (error = list_stop_tokens(e)) || (error = open_sessions(e)) ||
-        (error = open_choosers(e)) || (error = open_drafting(e)) || (error = split_memory(e))) {
+    if (!error && (error = open_model(e)) == 0)
+        choose_chunk(e);
+    if (error || (error = list_stop_tokens(e)) || (error = open_sessions(e)) || (error = open_choosers(e)) ||
+        (error = open_drafting(e)) || (error = split_memory(e))) {
+        bool shortens = error == KN_ELIMIT && !opt->n_chunk && e->assets.opt.n_chunk > ENG_CHUNK;
         eng_close(e);
+        if (shortens) { /* drafters need the memory of long chunks */
+            struct eng_options shorter = *opt;
+            shorter.n_chunk = ENG_CHUNK;
+            return eng_describe(out, &shorter);
+        }
         return error;
     }
     *out = e;
@@ -324,6 +352,9 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     uint64_t secret[2];
     if (!opt->n_ctx && n_ctx < n_own)
         kn_say(KN_LOG_INFO, "context of %d tokens; the model's own is %d: --ctx-size sets another", n_ctx, n_own);
+    if (!opt->n_chunk && e->assets.opt.n_chunk > ENG_CHUNK)
+        kn_say(KN_LOG_INFO, "prompts are read in chunks of up to %d tokens: --chunk sets another length",
+               e->assets.opt.n_chunk);
     if (getrandom(secret, sizeof secret, 0) != sizeof secret)
         error = kn_fail(KN_EIO, "no random numbers from the kernel");
     if (error || (error = check_cancelled(e)) ||

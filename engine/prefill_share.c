@@ -7,7 +7,9 @@
  * cheap only in large numbers, for instance because every chunk reads all experts from disk, this limit would make
  * prefill very slow: a few rows cost nearly as much as many. So if the prefill speed (rows per second) within the limit
  * is below 0.4 of the speed with all rows in one pass, the limit does not apply: mixed passes take the fewest rows that
- * reach 0.9 of the speed with all rows.
+ * reach 0.9 of the speed with all rows. With limits_mean the limit then applies to the mean of passes: after a long pass none has
+ * prefill rows until the time that it took beyond its limit is made up. So prompts have the same share of the time as
+ * short passes would give them, and in this share far more rows are read, many prompts at once.
  *
  * Costs are learnt from the measured time of passes: the time of a pass without prefill, by its number of rows, drafts
  * included, so that the time of drafts is not taken for a prompt's; and the time of a prefill row, by prefill size in
@@ -20,6 +22,8 @@
  * passes of half that size. */
 #include "engine/internal.h"
 
+#include <math.h>
+
 #define MIN_PREFILL_ROWS      4    /* always allowed: their time is small beside that of the weights that they read */
 #define MIN_MEASURED_PASSES   4    /* passes until a cost counts as known */
 #define WEIGHT_OF_FASTER_PASS 0.5  /* weight of a new cost that is lower than the learnt one */
@@ -27,11 +31,12 @@
 #define WEIGHT_OF_LAST_DRAFTS 0.12 /* weight of a pass in the mean of drafted rows */
 #define MIN_SPEED_RATIO       0.4  /* least speed within the limit, as a share of the speed with all rows in one pass */
 #define TARGET_SPEED_RATIO    0.9  /* share of that speed that is chosen where the limit does not apply */
-#define MAX_READERS_PER_DUE   8    /* most sessions in prefill counted for the limit, per session that decodes */
-#define UNLIMITED_SLOWDOWN    1e6  /* from this slowdown on there is no limit */
-#define PASSES_TO_FIRST_PLAIN 8u   /* mixed passes until one without prefill, if its time is unknown */
-#define PASSES_BETWEEN_PLAIN  64u  /* the same, if its time is known */
-#define PASSES_TO_FIRST_LONG  64u  /* mixed passes until a trial beyond the limit, if no cost of such a size is known */
+#define MAX_PASSES_OWED       512 /* most passes without prefill after a long one: its time may have been an accident */
+#define MAX_READERS_PER_DUE   8   /* most sessions in prefill counted for the limit, per session that decodes */
+#define UNLIMITED_SLOWDOWN    1e6 /* from this slowdown on there is no limit */
+#define PASSES_TO_FIRST_PLAIN 8u  /* mixed passes until one without prefill, if its time is unknown */
+#define PASSES_BETWEEN_PLAIN  64u /* the same, if its time is known */
+#define PASSES_TO_FIRST_LONG  64u /* mixed passes until a trial beyond the limit, if no cost of such a size is known */
 #define PASSES_BETWEEN_LONG   512u /* the same, if one is known */
 #define SIZE_STEP             2    /* a trial has up to this many sizes (powers of two) more */
 #define MAX_ROW_COST_RATIO    0.87 /* cost of a row over that at half the size; above it, trials go no further */
@@ -43,9 +48,9 @@ static int size_of(int n)
     return kn_min(size, ENG_PREFILL_SIZES - 1);
 }
 
-void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown)
+void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown, bool limits_mean)
 {
-    *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown };
+    *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown, .limits_mean = limits_mean };
 }
 
 static void learn(struct eng_cost *c, double ns)
@@ -120,6 +125,16 @@ static bool plain_pass_due(const struct eng_prefill_share *p, int n_row)
     return p->n_both - p->looked >= (n_near < MIN_MEASURED_PASSES ? PASSES_TO_FIRST_PLAIN : PASSES_BETWEEN_PLAIN);
 }
 
+/* Charges the pass with the time that its prefill rows take by the learnt costs. Passes within their limit are not charged. */
+static void settle_owed(struct eng_prefill_share *p, double row_ns, int n_prompt)
+{
+    if (!p->limits_mean)
+        return;
+    if (n_prompt == 0 || p->is_long)
+        p->owed_ns += row_ns * n_prompt - p->room_ns;
+    p->owed_ns = fmin(fmax(p->owed_ns, 0), MAX_PASSES_OWED * p->room_ns);
+}
+
 void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_drafted, int n_prompt, double pass_ns)
 {
     struct eng_cost *row = &p->row[size_of(n_prompt)];
@@ -137,6 +152,10 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_draft
         learn(row, (pass_ns - base) / n_prompt);
         row->seen = ++p->n_both;
     }
+    if (n_due > 0)
+        settle_owed(p, row->ns, n_prompt);
+    else
+        p->owed_ns = 0;
 }
 
 /* The cost of a row in a prefill of n rows of a mixed pass, from the nearest size with at least n_pass measured passes,
@@ -232,19 +251,28 @@ static int long_rows(const struct eng_prefill_share *p, int n, int most)
     return kn_min(most, (2 << size) - 1);
 }
 
-int eng_prefill_share_rows(const struct eng_prefill_share *p, int n_due, int n_read, int most)
+/* The rows of a mixed pass that may be longer than its limit, of which n are within it. */
+static int rows_beyond(const struct eng_prefill_share *p, int n, int most)
 {
-    if (n_due == 0 || most <= MIN_PREFILL_ROWS || p->max_prefill_slowdown >= UNLIMITED_SLOWDOWN)
-        return most;
-    int now = decode_rows(p, n_due), then = decode_rows(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due));
-    if (plain_pass_due(p, now))
-        return 0;
-    double room = p->max_prefill_slowdown * base_ns(p, then) - base_ns(p, now);
-    int n = short_rows(p, room, most), size = size_of(n), all = size_of(most);
+    int size = size_of(n), all = size_of(most);
     bool more_is_long = p->row[size].n_pass == MIN_MEASURED_PASSES &&
-                        row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > room;
+                        row_ns(p, 2 * n, MIN_MEASURED_PASSES) * 2 * n > p->room_ns;
     if (!more_is_long || all <= size + 1)
         return n;
     int next = kn_min(all, largest_cheaper_size(p, size, all) + SIZE_STEP);
     return long_pass_due(p, next) ? kn_min(most, 1 << next) : long_rows(p, n, most);
+}
+
+int eng_prefill_share_rows(struct eng_prefill_share *p, int n_due, int n_read, int most)
+{
+    int now = decode_rows(p, n_due), then = decode_rows(p, n_due + kn_min(n_read, MAX_READERS_PER_DUE * n_due));
+    p->is_long = false;
+    p->room_ns = p->max_prefill_slowdown * base_ns(p, then) - base_ns(p, now);
+    if (n_due == 0 || most <= MIN_PREFILL_ROWS || p->max_prefill_slowdown >= UNLIMITED_SLOWDOWN)
+        return most;
+    if (p->owed_ns > 0 || plain_pass_due(p, now))
+        return 0;
+    int n = short_rows(p, p->room_ns, most), rows = rows_beyond(p, n, most);
+    p->is_long = rows > n;
+    return rows;
 }

@@ -70,7 +70,7 @@ struct eng_config {
     const char *batches, *against;           /* lists as "1,4,16": batch sizes, draft lengths */
     int n_predict;                           /* -1: until the model stops or the context ends */
     /* n_thread 0: all CPUs.  n_ctx: tokens of a request; 0: the command's default.  n_chunk: most prompt tokens of a
-     * pass, at least 1. */
+     * pass; 0: see struct eng_options. */
     int n_thread, n_ctx, n_chunk;
     int n_parallel; /* requests at once; 0: the number expected to be fastest */
     const char *host, *allowed_host, *api_key_file, *alias, *cors; /* of serve */

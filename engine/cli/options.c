@@ -214,8 +214,8 @@ static const struct eng_option options[] = {
 
     { "ctx-size", "-c", COMMON, MODEL, ENG_INTEGER, AT(n_ctx), 0, 1 << 24,
       "N", "context per request; 0: the model's, if memory allows" },
-    { "chunk", "-ub --ubatch-size", MEMORY, MODEL, ENG_INTEGER, AT(n_chunk), 1, 4096,
-      "N", "maximum prompt tokens per pass" },
+    { "chunk", "-ub --ubatch-size", MEMORY, MODEL, ENG_INTEGER, AT(n_chunk), 0, 4096,
+      "N", "maximum prompt tokens per pass; 0: 512, more with a GPU" },
     { "threads", "-t", COMMON, MODEL | QUANTIZE | PACK | SYNTH | SIMULATE | DOCTOR, ENG_INTEGER, AT(n_thread), 0, 1024,
       "N", "worker threads; 0: one per CPU" },
     { "parallel", "-np --max-num-seqs", COMMON, SERVE | PLAN, ENG_INTEGER, AT(n_parallel), 1, 4096,
@@ -376,7 +376,6 @@ void eng_option_defaults(struct eng_config *c, enum eng_command_id command)
     c->sampling.bias = c->bias;
     c->n_breaker = -1;
     c->n_predict = -1;
-    c->n_chunk = 512;
     c->n_parallel = command == ENG_batch ? 0 : 1;
     c->n_prompt = 512;
     c->n_gen = 128;

@@ -48,7 +48,7 @@ int eng_windows_open(struct eng_windows *ev, int n_ctx, const char *output, bool
         return error;
     set_window(ev, n_ctx);
     n_ctx = ev->n_ctx;
-    ev->n_chunk = kn_min(c->n_chunk, n_ctx);
+    ev->n_chunk = kn_min(c->n_chunk ? c->n_chunk : ENG_CHUNK, n_ctx);
     ev->n_vocab = moe_model_shape(ev->model)->n_vocab;
     ev->row = kn_calloc((size_t)ev->n_chunk, sizeof *ev->row);
     ev->slot = kn_calloc((size_t)n_ctx, sizeof *ev->slot);

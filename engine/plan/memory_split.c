@@ -29,6 +29,10 @@
 #define DRIVER_BYTES          (128 * MIB) /* memory of the host that a device's driver takes: an estimate */
 #define USUAL_CTX             8192
 #define SMALL_CHUNK_ROWS      128 /* with so few rows --chunk is not suggested: a pass's buffers are small already */
+#define CHUNK_MISSES_PART     16  /* longer chunks take memory from experts: the missing ones grow by one in so many, */
+#define CHUNK_ROOM_PART       2   /* and those that are kept shrink by one in so many, at most */
+#define CHUNK_HOST_PART       32  /* of the host's memory, for the buffers of longer chunks */
+#define CHUNK_STEP            64
 #define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
@@ -120,6 +124,18 @@ int eng_plan_ctx(int n_own, size_t n_fit)
     while (2 * n <= n_fit && n < (size_t)n_own)
         n *= 2;
     return n_fit >= (size_t)n_own || n > (size_t)n_own ? n_own : (int)n;
+}
+
+int eng_plan_chunk(const struct eng_chunk_need *need)
+{
+    if (need->room >= need->expert_bytes || !need->row_bytes)
+        return ENG_CHUNK;
+    size_t spare = least_of((need->expert_bytes - need->room) / CHUNK_MISSES_PART, need->room / CHUNK_ROOM_PART);
+    size_t more = spare / need->row_bytes;
+    if (need->host_row_bytes)
+        more = least_of(more, need->host_room / CHUNK_HOST_PART / need->host_row_bytes);
+    size_t rows = least_of(least_of(ENG_CHUNK + more, ENG_CHUNK_MOST), need->n_token);
+    return (int)most_of(rows / CHUNK_STEP * CHUNK_STEP, ENG_CHUNK);
 }
 
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
@@ -238,6 +254,35 @@ static size_t free_budget(size_t left)
 /* The budget of a device with `left` free bytes if the user gave none: a twentieth is left, since the driver takes some for
  * each process, and a desktop. */
 static size_t free_device_budget(size_t left) { return left - left / 20; }
+
+int eng_default_chunk(const struct eng_use *use)
+{
+    struct eng_use few = *use;
+    struct eng_need need;
+    struct eng_split split;
+    struct kn_machine machine;
+    struct kn_bytes bytes[2];
+    if (!is_apart(use->model))
+        return ENG_CHUNK;
+    kn_machine_get(&machine);
+    for (int i = 0; i < 2; i++) {
+        few.context.max_row = i ? ENG_CHUNK : ENG_CHUNK_MOST;
+        few.context.n_slot = 1;
+        bytes[i] = moe_context_bytes(use->model, &few.context);
+    }
+    ask_device(&need, &few);
+    size_t left = free_device_budget(kn_device_free_bytes(moe_model_device(use->model)));
+    if (eng_plan_device(&split, &need, use->device_mem ? use->device_mem : left))
+        return ENG_CHUNK; /* eng_budget() prints the refusal */
+    return eng_plan_chunk(&(struct eng_chunk_need){
+        .room = split.device.expert,
+        .expert_bytes = need.expert_bytes,
+        .row_bytes = (bytes[0].device - bytes[1].device) / (ENG_CHUNK_MOST - ENG_CHUNK),
+        .host_room = use->host_mem ? use->host_mem : free_budget(machine.available_bytes),
+        .host_row_bytes = (bytes[0].host - bytes[1].host) / (ENG_CHUNK_MOST - ENG_CHUNK),
+        .n_token = (size_t)use->n_parallel * (size_t)use->context.max_pos,
+    });
+}
 
 static int refuse_kv(size_t kv_least, const struct eng_use *use)
 {

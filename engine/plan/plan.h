@@ -131,6 +131,23 @@ struct eng_extra { /* bytes that a drafter adds: to the host's memory, or to tha
     int n_moe_layer;   /* layers of the drafter with experts in the target's store */
 };
 
+/* ---- chunks of prompts ------------------------------------------------------------------------ */
+
+#define ENG_CHUNK      512  /* rows of a pass, where longer chunks gain nothing */
+#define ENG_CHUNK_MOST 4096 /* and in any case */
+
+struct eng_chunk_need {
+    size_t room,
+        expert_bytes; /* memory of a device for experts, beside a pass of ENG_CHUNK rows; for all that it may keep */
+    size_t host_room; /* memory of the host */
+    size_t row_bytes, host_row_bytes; /* buffers of a further row of a pass, on the device and on the host */
+    size_t n_token;                   /* tokens of prompts that may be computed at once */
+};
+
+/* The rows of a pass if the user sets no number. Where a device lacks experts, each chunk of a prompt copies them, or the
+ * host computes them: a chunk of twice as many rows takes little longer. So chunks are as long as memory allows. */
+int eng_plan_chunk(const struct eng_chunk_need *need);
+
 /* Moves the memory of an unloaded drafter to the expert part; its `slot` must exclude the bytes that stay allocated.
  * expert_bytes: all experts of the model. */
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes);
@@ -154,6 +171,10 @@ struct eng_use { /* the input of eng_budget() */
  * weights), or in kv_mem if it is set. So a longer context takes no memory from experts of the host. */
 int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel, size_t host_mem, size_t device_mem,
                     size_t kv_mem, size_t reserved_bytes);
+
+/* The rows of a pass where the user chose none: eng_plan_chunk() for a device with memory of its own, else ENG_CHUNK.  use: with
+ * drafters and context.max_row still unknown. */
+int eng_default_chunk(const struct eng_use *use);
 
 /* Splits the budget. Call it when the small parts (vocabulary, sessions, samplers) are allocated, since it measures
  * them, and before the large parts are. KN_ELIMIT if the budget is too small; a message says which option to change. */

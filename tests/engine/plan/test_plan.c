@@ -169,6 +169,34 @@ static void the_memory_of_a_device_is_split_first(void **state)
     assert_int_equal(d->n_resident, 0);
 }
 
+/* Longer chunks only where a device lacks experts, and within the memory that each part may lose. */
+static void chunks_are_as_long_as_memory_allows(void **state)
+{
+    (void)state;
+    const struct eng_chunk_need large = {
+        .room = 4000000, .expert_bytes = 100000000, .row_bytes = 100, .n_token = 1 << 20
+    };
+    struct eng_chunk_need n = large;
+    assert_int_equal(eng_plan_chunk(&n), 4096);
+    n.row_bytes = 1000; /* half of the room: 2,000 rows more */
+    assert_int_equal(eng_plan_chunk(&n), (512 + 2000) / 64 * 64);
+    n.expert_bytes = 20000000; /* 16,000,000 are missing, of which a sixteenth: 1,000 rows more */
+    assert_int_equal(eng_plan_chunk(&n), (512 + 1000) / 64 * 64);
+    n.host_room = 3200000; /* a thirty-second of it: 500 rows more */
+    n.host_row_bytes = 200;
+    assert_int_equal(eng_plan_chunk(&n), (512 + 500) / 64 * 64);
+    n.row_bytes = 1000000; /* not one row */
+    assert_int_equal(eng_plan_chunk(&n), 512);
+    n = large;
+    n.n_token = 1000; /* no more are ever read at once */
+    assert_int_equal(eng_plan_chunk(&n), 960);
+    n.n_token = 100;
+    assert_int_equal(eng_plan_chunk(&n), 512);
+    n = large;
+    n.room = n.expert_bytes; /* nothing is copied */
+    assert_int_equal(eng_plan_chunk(&n), 512);
+}
+
 static void distinct_experts_are_counted(void **state)
 {
     (void)state;
@@ -487,6 +515,7 @@ int main(void)
         cmocka_unit_test(a_dense_model_has_no_experts),
         cmocka_unit_test(states_are_kept_with_a_tenth),
         cmocka_unit_test(the_memory_of_a_device_is_split_first),
+        cmocka_unit_test(chunks_are_as_long_as_memory_allows),
         cmocka_unit_test(a_device_is_forecast),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),

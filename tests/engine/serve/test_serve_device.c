@@ -1,5 +1,6 @@
 /* A server whose model runs on a device with memory of its own: the answers are those of the host.  When the device
  * fails, requests get 500 and a reason, /ready says so, and the server lives. */
+#include "engine/internal.h"
 #include "tests/emulated/late.h"
 #include "tests/engine/serve/serve_client.h"
 
@@ -41,6 +42,37 @@ static void answers_are_those_of_the_host(void **state)
         free(text[1][i]);
     }
     assert_null(late_found());
+}
+
+static int chunk_of(const char *name, int n_chunk, size_t device_mem)
+{
+    struct eng_engine *e = NULL;
+    struct eng_options o = { .model = EXPERTS,
+                             .n_ctx = 2048,
+                             .n_chunk = n_chunk,
+                             .n_parallel = 1,
+                             .device = name,
+                             .device_mem = device_mem,
+                             .n_thread = 1,
+                             .isa = KN_ISA_COUNT - 1 };
+    assert_int_equal(eng_describe(&e, &o), 0);
+    int n = eng_n_chunk(e);
+    assert_int_equal(e->schedule.prefill_share.limits_mean, name != NULL);
+    eng_close(e);
+    return n;
+}
+
+/* A device that lacks experts reads prompts in longer chunks, unless the user sets a length; and with a device, decoding keeps its
+ * mean pace beside them. */
+static void chunks_are_long_where_experts_are_copied(void **state)
+{
+    (void)state;
+    size_t some = (size_t)20 << 20, all = (size_t)128 << 20;
+    assert_in_range(chunk_of("emulated", 0, some), 513, 4096);
+    assert_int_equal(chunk_of("emulated", 512, some), 512);
+    assert_int_equal(chunk_of("emulated", 7, some), 7);
+    assert_int_equal(chunk_of("emulated", 0, all), 512);
+    assert_int_equal(chunk_of(NULL, 0, 0), 512);
 }
 
 /* A model with experts: the device keeps those for which it has memory. */
@@ -110,6 +142,7 @@ int main(void)
 {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_are_those_of_the_host),
+        cmocka_unit_test(chunks_are_long_where_experts_are_copied),
         cmocka_unit_test(the_third_tier_is_shown),
         cmocka_unit_test(a_device_that_fails_is_said),
     };
