@@ -210,7 +210,7 @@ static void long_passes_keep_the_pace(void **state)
             double all_ns = 0, row_ns = 0;
             int n_row = 0, n_pass = 20000;
             eng_prefill_share_init(&p, 1.5, true);
-            eng_prefill_share_learn(&p, n_due + 2, 0, pass_ns(n_due + 2, 0, 0, 0));
+            eng_prefill_share_learn(&p, n_due + 2, 0, 0, pass_ns(n_due + 2, 0, 0, 0));
             for (int i = 0; i < n_pass; i++) {
                 bool counts = i >= n_pass / 2;
                 int n = eng_prefill_share_rows(&p, n_due, 2, longest);
