@@ -353,9 +353,10 @@ struct moe_context_options {
  * whole slots allow, those of each size have the same share. */
 struct moe_device_slots {
     int n_expert;        /* experts that the device may keep */
-    size_t expert_bytes; /* memory for all of them */
+    size_t expert_bytes; /* memory for all of them, and for copies of others */
     size_t least;        /* a slot of each size: with less there are none */
     int n_slot;          /* slots, also those for experts that are copied for one layer */
+    int n_stay;          /* slots of experts that stay, while few are copied for one layer */
     size_t bytes;        /* their memory: with so much for resident_bytes they are the same */
 };
 void moe_device_slots(const struct moe_model *m, const struct moe_context_options *opt, struct moe_device_slots *out);

@@ -203,7 +203,7 @@ static int measure(struct fit *f)
 {
     static const int seqs[MOST_NUMBER] = { 1, 2, 4, 8, 16, 32 }, depths[] = { 0, 1, 2, 4, 8 };
     int error = 0, most = eng_memory(f->engine)->n_kv_slot / ENG_KV_BLOCK, held = 0;
-    if (eng_memory(f->engine)->n_resident < eng_memory(f->engine)->n_expert)
+    if (!eng_split_is_whole(eng_memory(f->engine)))
         error = eng_disk_measure_model(moe_file_files(eng_file(f->engine)), f->config->mirror,
                                        eng_disk_room(f->config->host_mem), &f->disk_Bps);
     if (error == KN_EUNSUPPORTED) {
@@ -421,7 +421,8 @@ static int open_fit(struct fit *f)
     const struct eng_split *split = eng_memory(f->engine);
     if (eng_draft_properties(f->wish.kind)->is_target && eng_split_is_whole(split))
         return kn_fail(KN_EUNSUPPORTED,
-                       "all experts fit in memory, so --draft resident drafts nothing: lower --host-mem");
+                       "all experts fit in memory, so --draft resident drafts nothing: lower --host-mem%s",
+                       split->device.total ? " or --device-mem" : "");
     f->event = kn_calloc((size_t)eng_event_room(f->engine), sizeof *f->event);
     int n_vocab = eng_vocab_size(eng_vocab(f->engine));
     for (size_t i = 0; i < sizeof f->oracle_text / sizeof *f->oracle_text; i++)

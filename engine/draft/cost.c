@@ -24,7 +24,7 @@ static int measure(struct eng_machine *out, const struct eng_drafting *g, bool f
     if (!fitted)
         error = eng_host_rate_measure(&rates, moe_model_ops(g->host.model), g->host.team, bytes);
     *out = (struct eng_machine){ .dram_Bps = rates.dram_Bps, .mac_ps = rates.mac_ps };
-    if (error || split->n_resident == split->n_expert)
+    if (error || eng_split_is_whole(split))
         return error;
     error = eng_disk_measure_once(moe_file_files(g->host.file), g->host.mirror, split->total - split->fixed, disk_Bps);
     out->disk_Bps = *disk_Bps;

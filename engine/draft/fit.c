@@ -65,12 +65,6 @@ int eng_fit_open(struct eng_drafting *g)
 
 /* ---- collecting -------------------------------------------------------------------------------------------------- */
 
-static double missing_share(const struct eng_drafting *g)
-{
-    const struct eng_split *s = g->host.split;
-    return s->n_expert ? 1 - (double)s->n_resident / s->n_expert : 0;
-}
-
 static uint64_t n_copied(const struct eng_drafting *g)
 {
     return g->host.context ? moe_context_device_stats(g->host.context).n_copied : 0;
@@ -169,7 +163,7 @@ static bool fit_passes(struct eng_drafting *g)
     f->fitted.error = fit.error;
     f->fitted.n_pass = (double)f->seen.n_pass;
     f->fitted.setup = f->setup;
-    double even = f->distinct * missing_share(g);
+    double even = f->distinct * eng_split_disk_share(g->host.split);
     f->fitted.miss_ratio = even > 0 ? fmin(f->missed / even, ENG_FIT_MISSES) : f->known ? f->fitted.miss_ratio : 1;
     f->fitted.copy_share = f->distinct > 0 ? fmin(f->copied / f->distinct, 1) : 0;
     f->known = true;

@@ -316,7 +316,7 @@ static void count_device_slots(struct eng_device_split *d, const struct eng_need
             mib(device_budget_for(need, d->total, slots.least)));
     d->spare += d->expert - slots.bytes;
     d->expert = slots.bytes;
-    d->n_resident = slots.n_slot;
+    d->n_resident = slots.n_stay;
 }
 
 /* Splits the device's memory, and changes the host's needs: of the KV cache it has the slots' entries only. */

@@ -162,8 +162,8 @@ void eng_plan_cost(struct spec_cost_model *out, const struct eng_setting *s)
         .n_expert = shape->n_expert,
         .n_used = shape->n_used,
     };
-    if (split->n_resident < split->n_expert && machine->disk_Bps > 0)
-        out->disk_ns = bytes * (1 - (double)split->n_resident / split->n_expert) / machine->disk_Bps * 1e9;
+    if (machine->disk_Bps > 0)
+        out->disk_ns = bytes * eng_split_disk_share(split) / machine->disk_Bps * 1e9;
 }
 
 /* The lower bound of a pass's time: that of its slowest part alone. */

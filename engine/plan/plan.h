@@ -33,7 +33,7 @@ struct eng_need {         /* the memory that a model needs under given options *
 struct eng_device_split {
     size_t total, dense, step, kv, state, expert, spare;
     size_t least;   /* the smallest total that works */
-    int n_resident; /* experts that the device can keep */
+    int n_resident; /* experts that the device can keep, beside those that it copies for one layer */
 };
 
 /* The split of a budget, in bytes: fixed, dense, step, kv, state, expert and spare add up to total. */
@@ -47,11 +47,17 @@ struct eng_split {
     struct eng_device_split device; /* total over 0: the parts above are those of the host alone */
 };
 
-/* Whether the host's memory and the device's have room for all experts between them: then no pass reads. */
-static inline bool eng_split_is_whole(const struct eng_split *s)
+/* The share of experts for which neither the host's memory nor the device's has room: of so many expert bytes are read from
+ * disk.  Experts that the device copies for one layer have none. */
+static inline double eng_split_disk_share(const struct eng_split *s)
 {
-    return s->n_resident + (s->device.total ? s->device.n_resident : 0) >= s->n_expert;
+    int n = s->n_resident + (s->device.total ? s->device.n_resident : 0);
+    return n < s->n_expert ? 1 - (double)n / s->n_expert : 0;
 }
+
+/* Whether the host's memory and the device's have room for all experts between them.  Passes may still read until each memory
+ * has its experts. */
+static inline bool eng_split_is_whole(const struct eng_split *s) { return eng_split_disk_share(s) <= 0; }
 
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
  * given, and only total, least and kv_least are valid. */

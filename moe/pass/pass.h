@@ -51,9 +51,11 @@ struct moe_choices {
 
 /* Passes in which rows choose among the experts in memory (moe_forward_present). */
 struct moe_present {
-    bool only;   /* the pass under way is one; else nothing below is used */
-    bool *there; /* [the store's experts] on the device or in memory, when the pass, or a layer that chose it, began */
-    bool *held;  /* [n_expert] of the layer's ticket */
+    bool only; /* the pass under way is one; else nothing below is used */
+    bool *
+        there; /* [the store's experts] on the device or in memory when the pass began.  For experts that a layer has chosen and
+                  * the device lacks: when the layer began */
+    bool *held;       /* [n_expert] of the layer's ticket */
     float *rank_bias; /* of the sheet: [the store's experts] added to the values by which experts are chosen */
 };
 
@@ -159,10 +161,13 @@ struct moe_resident {
     struct kn_mat matrix[3]; /* with addresses of the device */
 };
 
+#define MOE_WINDOW_LEAST 4 /* slots of the smallest window in a large pool: it does for so many copies in a layer */
+
 /* Slots of one size, which experts of this size share.  A turn is one layer of a pass. */
 struct moe_slot_pool {
     size_t slot_bytes;
     int n_expert, n_may;  /* experts of the size; of these, those that may stay */
+    int n_most;           /* slots that it can use */
     int n_layer_expert;   /* experts of a layer: a window has no more slots */
     int first, n_slot;    /* its slots: */
     int n, n_filled;      /* of experts that stay, the first n; of these, in use */

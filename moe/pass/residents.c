@@ -31,7 +31,6 @@
 #define DEVIATIONS  3     /* and for a copy the heat of chance added: so many standard deviations of the difference */
 #define RESCALE     1e20f
 #define MATRICES    3
-#define WINDOW_FEW  4  /* copies in a layer, of experts of one size, for which the smallest window does */
 #define WINDOW_MOST 32 /* slots of the largest */
 #define KEPT_PASSES 50 /* a share of turns as heat: with GROWTH, heat over `use` is so many times the share */
 
@@ -238,7 +237,7 @@ int moe_residents_open(struct moe_context *c)
     r->use = 1;
     moe_where_init(&r->where);
     int error = open_slots(c);
-    bool fits = r->n_slot == c->model->shape.n_expert_total;
+    bool fits = !r->first && r->n_slot == c->model->shape.n_expert_total;
     if (!error && fits)
         error = fill(c);
     if (error || r->is_whole)
@@ -444,7 +443,7 @@ static void fit_windows(struct moe_context *c)
         n_copy[moe_slot_pool_of(c, r->rest[i]) - r->pool] += r->passes[i];
     for (int i = 0; i < r->n_pool; i++) {
         struct moe_slot_pool *p = &r->pool[i];
-        if (n_copy[i] <= WINDOW_FEW)
+        if (n_copy[i] <= MOE_WINDOW_LEAST)
             continue;
         p->window_turn = r->turn;
         grow_window(c, p, kn_min(n_copy[i], moe_slot_pool_window(p, WINDOW_MOST)));
@@ -459,7 +458,7 @@ void moe_residents_choose(struct moe_context *c, int layer)
         n_can += can_pass(c, i);
     int n_copy = r->has_window ? moe_where_copies(&r->where, layer, c->n_row, n_can) : 0;
     mark_passing(c, n_copy, n_can);
-    if (n_copy > WINDOW_FEW && moe_where_uses_copies(&r->where, c->n_row))
+    if (n_copy > MOE_WINDOW_LEAST && moe_where_uses_copies(&r->where, c->n_row))
         fit_windows(c);
     r->total.n_passed += (uint64_t)n_copy;
     r->total.n_host += (uint64_t)(r->n_rest - n_copy);
@@ -492,7 +491,8 @@ void moe_residents_upload(struct moe_context *c)
 /* ---- which experts get a slot ------------------------------------------------------------------------------------ */
 
 /* The slot that the expert may take; -1: none.  deviations: those of chance that the difference of heat must exceed.  Heat
- * over `use` is a sum of uses with falling weights; its variance is about half of it. */
+ * over `use` is a sum of uses with falling weights; its variance is about half of it where uses count one, as in passes of few
+ * rows.  In passes of many rows an expert's uses count more or less than one, and its variance may be larger. */
 static int slot_for(struct moe_context *c, struct moe_slot_pool *p, int32_t expert, float deviations)
 {
     struct moe_residents *r = &c->residents;

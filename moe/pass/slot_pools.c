@@ -7,14 +7,14 @@
  *
  * The slots of a pool are of two kinds: the first n for experts that stay, the others for experts that are copied for one
  * layer, the window.  The window is a part of the pool, since the two kinds exchange slots (residents.c).  A pool with
- * slots for all of its experts, or with only one, has no window. */
+ * slots for all of its experts, or with only one, has no window.  If experts of the first layers may not stay (n_host_layer) a pool
+ * has at most a slot for each of the others and a window: also for experts of a size that only the first layers have. */
 #include "moe/pass/pass.h"
 
 #include <math.h>
 
 #define LEAST_SLOT  2  /* of a pool, if its experts are as many, before the others get more: one to stay and a window */
 #define WINDOW_PART 8  /* a window is at most this part of a pool */
-#define WINDOW_MIN  4  /* slots of the smallest window, for trials */
 #define WINDOW_IDLE 64 /* passes without need of more, after which it has so few again */
 
 int32_t moe_first_resident(const struct moe_model *m, int n_host_layer)
@@ -28,42 +28,48 @@ int32_t moe_first_resident(const struct moe_model *m, int n_host_layer)
 
 int moe_slot_pool_window(const struct moe_slot_pool *p, int most)
 {
-    int n = kn_min(kn_max(p->n_slot / WINDOW_PART, 1), most);
-    return p->n_slot < p->n_expert ? kn_min(kn_min(n, p->n_slot / 2), p->n_layer_expert) : 0;
+    int n = kn_min(kn_max(p->n_slot / WINDOW_PART, 1), most), others = p->n_slot - p->n_may;
+    return kn_max(p->n_slot < p->n_expert ? kn_min(kn_min(n, p->n_slot / 2), p->n_layer_expert) : 0, others);
 }
 
 /* ---- how many slots each pool has ------------------------------------------------------------------------------- */
 
-/* Lists pools without slots.  Returns their number. */
+/* Lists pools without slots.  Returns their number; 0 if no expert may stay. */
 static int list_pools(const struct moe_model *m, int32_t first, struct moe_slot_pool *pool)
 {
     const struct off_sizes *sizes = &m->resident_sizes;
     for (int i = 0; i < sizes->n; i++)
         pool[i] = (struct moe_slot_pool){ .slot_bytes = sizes->bytes[i], .n_layer_expert = m->desc.n_expert };
+    if (first >= m->shape.n_expert_total)
+        return 0;
     for (int32_t e = 0; sizes->n && e < m->shape.n_expert_total; e++) {
         struct moe_slot_pool *p = &pool[m->resident_size_of[e]];
         p->n_expert++;
         p->n_may += e >= first;
     }
+    for (int i = 0; i < sizes->n; i++)
+        pool[i].n_most = kn_min(pool[i].n_expert, pool[i].n_may + kn_min(MOE_WINDOW_LEAST, m->desc.n_expert));
     return sizes->n;
 }
 
-static int n_staying(const struct moe_slot_pool *p) { return p->n_slot - moe_slot_pool_window(p, WINDOW_MIN); }
+static int n_staying(const struct moe_slot_pool *p) { return p->n_slot - moe_slot_pool_window(p, MOE_WINDOW_LEAST); }
 
-/* Whether pool a gets a slot before pool b. */
+/* Whether pool a gets a slot before pool b: the smallest share of the experts that may stay, or of a window where none may. */
 static bool comes_first(const struct moe_slot_pool *a, const struct moe_slot_pool *b)
 {
     bool few = a->n_slot < LEAST_SLOT;
     if (few != (b->n_slot < LEAST_SLOT))
         return few;
-    return (int64_t)n_staying(a) * b->n_may < (int64_t)n_staying(b) * a->n_may;
+    int64_t n_a = a->n_may ? n_staying(a) : a->n_slot, of_a = a->n_may ? a->n_may : a->n_most;
+    int64_t n_b = b->n_may ? n_staying(b) : b->n_slot, of_b = b->n_may ? b->n_may : b->n_most;
+    return n_a * of_b < n_b * of_a;
 }
 
 static size_t least_bytes(const struct moe_slot_pool *pool, int n)
 {
     size_t bytes = 0;
     for (int i = 0; i < n; i++)
-        bytes += pool[i].n_may ? pool[i].slot_bytes : 0;
+        bytes += pool[i].n_most ? pool[i].slot_bytes : 0;
     return bytes;
 }
 
@@ -72,7 +78,7 @@ static struct moe_slot_pool *next_pool(struct moe_slot_pool *pool, int n, size_t
 {
     struct moe_slot_pool *next = NULL;
     for (int i = 0; i < n; i++)
-        if (pool[i].n_slot < pool[i].n_may && pool[i].slot_bytes <= left && (!next || comes_first(&pool[i], next)))
+        if (pool[i].n_slot < pool[i].n_most && pool[i].slot_bytes <= left && (!next || comes_first(&pool[i], next)))
             next = &pool[i];
     return next;
 }
@@ -96,8 +102,9 @@ void moe_device_slots(const struct moe_model *m, const struct moe_context_option
                                       .bytes = deal_slots(pool, n, opt->resident_bytes) };
     for (int i = 0; i < n; i++) {
         out->n_expert += pool[i].n_may;
-        out->expert_bytes += (size_t)pool[i].n_may * pool[i].slot_bytes;
+        out->expert_bytes += (size_t)pool[i].n_most * pool[i].slot_bytes;
         out->n_slot += pool[i].n_slot;
+        out->n_stay += n_staying(&pool[i]);
     }
 }
 
@@ -110,7 +117,7 @@ void moe_slot_pools_share(struct moe_residents *r, const struct moe_model *m, co
     for (int i = 0; i < r->n_pool; i++) {
         struct moe_slot_pool *p = &r->pool[i];
         p->first = r->n_slot;
-        p->n_window = moe_slot_pool_window(p, WINDOW_MIN);
+        p->n_window = moe_slot_pool_window(p, MOE_WINDOW_LEAST);
         p->n = p->n_slot - p->n_window;
         r->n_slot += p->n_slot;
         r->has_window |= p->n_window > 0;
@@ -121,7 +128,7 @@ void moe_slot_pools_share(struct moe_residents *r, const struct moe_model *m, co
 
 void moe_slot_pool_shrink_window(struct moe_residents *r, struct moe_slot_pool *p, int n_layer)
 {
-    int least = moe_slot_pool_window(p, WINDOW_MIN);
+    int least = moe_slot_pool_window(p, MOE_WINDOW_LEAST);
     uint32_t idle = r->turn - p->window_turn;
     if (p->n_window <= least || idle / WINDOW_IDLE < (uint32_t)n_layer)
         return;

@@ -319,7 +319,17 @@ static void a_forecast_is_a_cost_model_too(void **state)
     assert_true(near(c.disk_ns, 50 / 50. * 1e9));
     assert_true(near(c.dense_ns, 880 / 4500. * 1e9) && near(c.expert_ns, 120 / 4500. * 1e9));
     assert_true(near(spec_cost_pass_ns(&c, 2, 0, 0), 1.75e9)); /* the disk time, as above */
-    split.n_resident = 8;                                      /* bytes and operations from the first row on */
+    double all_ns = c.disk_ns;                                 /* of the two experts without room on the host */
+    assert_true(all_ns > 0 && !eng_split_is_whole(&split));
+    split.device = (struct eng_device_split){ .total = 1, .n_resident = 1 };
+    eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
+    assert_true(near(c.disk_ns, all_ns / 2) && !eng_split_is_whole(&split));
+    for (split.device.n_resident = 2; split.device.n_resident < 4; split.device.n_resident++) {
+        eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
+        assert_true(c.disk_ns == 0 && eng_split_is_whole(&split));
+    }
+    split.device = (struct eng_device_split){ .total = 0 };
+    split.n_resident = 8; /* bytes and operations from the first row on */
     eng_plan_cost(&c, &(struct eng_setting){ &shape, &split, machine, 0, 0 });
     for (int t = 1; t < 9; t++) {
         double u = spec_cost_distinct(4, 1, t);

@@ -23,23 +23,31 @@
 
 /* ---- how many slots of each size ---------------------------------------------------------------------------------- */
 
-#define UNIT 256
+#define UNIT      256
+#define PER_LAYER 16
 
 /* A model whose experts have these sizes: n[i] experts of i + 1 units. */
 struct sizes {
     struct moe_model model;
+    struct moe_layer layer[30];
     uint8_t of[400];
 };
 
 static void make_sizes(struct sizes *s, const int *n, int n_size)
 {
-    *s = (struct sizes){ .model = { .desc = { .n_expert = 16 } } };
+    *s = (struct sizes){ .model = { .desc = { .n_expert = PER_LAYER } } };
     s->model.resident_size_of = s->of;
     for (int i = 0; i < n_size; i++)
         off_sizes_add(&s->model.resident_sizes, (size_t)(i + 1) * UNIT);
     for (int i = 0; i < n_size; i++)
         for (int k = 0; k < n[i]; k++)
             s->of[s->model.shape.n_expert_total++] = (uint8_t)i;
+    s->model.layer = s->layer;
+    s->model.desc.n_layer = s->model.shape.n_expert_total / PER_LAYER;
+    for (int i = 0; i < s->model.desc.n_layer; i++) {
+        s->layer[i].router.n_out = PER_LAYER;
+        s->layer[i].expert0 = i * PER_LAYER;
+    }
 }
 
 static double share_of(const struct moe_slot_pool *p) { return (double)p->n / p->n_may; }
@@ -50,7 +58,7 @@ static void check_shares(const struct moe_residents *r, size_t left)
     for (int i = 0; i < r->n_pool; i++)
         for (int k = 0; k < r->n_pool; k++) {
             const struct moe_slot_pool *a = &r->pool[i], *b = &r->pool[k];
-            if (a->n_slot <= 2 || a->n_slot == a->n_may || b->n_slot == b->n_may ||
+            if (a->n_slot <= 2 || a->n_slot == a->n_most || b->n_slot == b->n_most || !a->n_may || !b->n_may ||
                 b->slot_bytes > left + a->slot_bytes)
                 continue;
             if (share_of(a) - 1.0 / a->n_may > share_of(b) + 1e-9)
@@ -58,48 +66,81 @@ static void check_shares(const struct moe_residents *r, size_t left)
         }
 }
 
+/* The slots that a pool of n experts can use: for all, or, if those of the first layers may not stay, for the others and a window. */
+static int most_slots(int n, int n_may) { return n_may < n ? kn_min(n, n_may + 4) : n; }
+
+static void check_budget(const struct sizes *s, size_t budget, size_t least, int n_host_layer)
+{
+    struct moe_device_slots some, again;
+    struct moe_context_options opt = { .resident_bytes = budget, .n_host_layer = n_host_layer };
+    struct moe_residents r = { .n_slot = 0 };
+    size_t largest = 0;
+    int n_stay = 0;
+    moe_device_slots(&s->model, &opt, &some);
+    moe_slot_pools_share(&r, &s->model, &opt);
+    assert_true(some.bytes <= budget && some.n_slot == r.n_slot);
+    assert_int_equal(some.n_slot > 0, budget >= least);
+    for (int k = 0; k < r.n_pool; k++) {
+        const struct moe_slot_pool *p = &r.pool[k];
+        int most = most_slots(p->n_expert, p->n_may);
+        bool more = p->n_slot < most;
+        largest = more && p->slot_bytes > largest ? p->slot_bytes : largest;
+        assert_true(!more || some.n_slot == 0 || budget - some.bytes < p->slot_bytes);
+        assert_true(p->n_slot <= most && (some.n_slot == 0 || !most || p->n_slot >= 1));
+        assert_true(p->n >= 0 && p->n <= p->n_may && p->n + p->n_window == p->n_slot);
+        assert_true(more || p->n == p->n_may);
+        n_stay += p->n;
+    }
+    assert_int_equal(some.n_stay, n_stay);
+    if (some.n_slot)
+        check_shares(&r, budget - some.bytes);
+    opt.resident_bytes = some.bytes;
+    moe_device_slots(&s->model, &opt, &again);
+    assert_memory_equal(&again, &some, sizeof some);
+}
+
 static void a_budget_is_shared(void **state)
 {
-    static const int mix[][4] = { { 60 }, { 30, 30 }, { 48, 0, 1 }, { 100, 12, 3, 1 }, { 1, 1 }, { 0, 0, 40, 90 } };
-    static const int n_size[] = { 1, 2, 3, 4, 2, 4 };
+    static const int mix[][4] = { { 60 },   { 30, 30 },       { 48, 0, 1 }, { 100, 12, 3, 1 },
+                                  { 1, 1 }, { 0, 0, 40, 90 }, { 2, 48, 30 } };
+    static const int n_size[] = { 1, 2, 3, 4, 2, 4, 3 };
     static struct sizes s;
     (void)state;
-    for (int i = 0; i < 6; i++) {
-        struct moe_device_slots all, some, again;
-        struct moe_context_options opt = { .resident_bytes = SIZE_MAX / 2 };
-        make_sizes(&s, mix[i], n_size[i]);
+    for (int i = 0; i < 7 * 4; i++) {
+        const int *n = mix[i % 7], first = i / 7 * PER_LAYER;
+        int end = 0, n_may_all = 0, n_slot = 0;
+        struct moe_device_slots all;
+        struct moe_context_options opt = { .resident_bytes = SIZE_MAX / 2, .n_host_layer = i / 7 };
+        make_sizes(&s, n, n_size[i % 7]);
+        if (opt.n_host_layer > s.model.desc.n_layer)
+            continue;
         moe_device_slots(&s.model, &opt, &all);
         size_t bytes = 0, least = 0;
-        for (int k = 0; k < n_size[i]; k++) {
-            bytes += (size_t)(mix[i][k] * (k + 1)) * UNIT;
-            least += mix[i][k] ? (size_t)(k + 1) * UNIT : 0;
+        for (int k = 0; k < n_size[i % 7]; k++) {
+            end += n[k];
+            int n_may = kn_min(kn_max(end - first, 0), n[k]), most = most_slots(n[k], n_may);
+            bytes += (size_t)(most * (k + 1)) * UNIT;
+            least += most ? (size_t)(k + 1) * UNIT : 0;
+            n_slot += most;
+            n_may_all += n_may;
         }
         assert_true(all.expert_bytes == bytes && all.bytes == bytes && all.least == least);
-        assert_true(all.n_slot == s.model.shape.n_expert_total && all.n_expert == all.n_slot);
-        for (opt.resident_bytes = 0; opt.resident_bytes <= bytes + UNIT; opt.resident_bytes += UNIT / 2) {
-            struct moe_residents r = { .n_slot = 0 };
-            size_t budget = opt.resident_bytes, largest = 0;
-            moe_device_slots(&s.model, &opt, &some);
-            moe_slot_pools_share(&r, &s.model, &opt);
-            assert_true(some.bytes <= budget && some.n_slot == r.n_slot);
-            assert_int_equal(some.n_slot > 0, budget >= least);
-            for (int k = 0; k < r.n_pool; k++) {
-                const struct moe_slot_pool *p = &r.pool[k];
-                bool more = p->n_slot < p->n_may;
-                largest = more && p->slot_bytes > largest ? p->slot_bytes : largest;
-                assert_int_equal(p->n + p->n_window, p->n_slot);
-                assert_true(p->n_slot <= p->n_may && (some.n_slot == 0 || !p->n_may || p->n_slot >= 1));
-                assert_int_equal(p->n_window > 0, p->n_slot > 1 && more);
-                assert_false(some.n_slot && more && p->slot_bytes <= budget - some.bytes);
-            }
-            if (some.n_slot)
-                check_shares(&r, budget - some.bytes);
-            opt.resident_bytes = some.bytes;
-            moe_device_slots(&s.model, &opt, &again);
-            assert_memory_equal(&again, &some, sizeof some);
-            opt.resident_bytes = budget;
-        }
+        assert_true(all.n_slot == n_slot && all.n_expert == n_may_all && all.n_stay == n_may_all);
+        for (size_t budget = 0; budget <= bytes + UNIT; budget += UNIT / 2)
+            check_budget(&s, budget, least, opt.n_host_layer);
     }
+}
+
+/* No expert may stay: the host computes all. */
+static void all_layers_of_the_host(void **state)
+{
+    static struct sizes s;
+    struct moe_device_slots all;
+    (void)state;
+    make_sizes(&s, (const int[]){ 16, 16 }, 2);
+    moe_device_slots(&s.model, &(struct moe_context_options){ .resident_bytes = SIZE_MAX / 2, .n_host_layer = 2 },
+                     &all);
+    assert_true(all.n_slot == 0 && all.n_expert == 0 && all.bytes == 0 && all.expert_bytes == 0);
 }
 
 /* ---- passes ------------------------------------------------------------------------------------------------------- */
@@ -113,6 +154,7 @@ struct mixed {
 };
 
 static int32_t slot[N_POS];
+static int n_host_layer; /* of the device's contexts */
 static const int rows[] = { 5, 1, 1, 6, 2, 1, 4, 1 };
 #define N_PASS ((int)(sizeof rows / sizeof *rows))
 
@@ -124,11 +166,13 @@ static int open_context(struct moe_context **c, const struct moe_model *m, struc
                                      .max_pos = N_POS,
                                      .kv = KN_KV_F16,
                                      .resident_bytes = slots_bytes,
+                                     .n_host_layer = n_host_layer,
                                      .team = team };
     return moe_context_open(c, m, &o);
 }
 
-static void forward(struct moe_context *c, int position, int n, struct moe_result *result)
+static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch *, struct moe_result *),
+                       struct moe_context *c, int position, int n, struct moe_result *result)
 {
     struct moe_row row[MOST];
     for (int i = 0; i < n; i++)
@@ -137,9 +181,14 @@ static void forward(struct moe_context *c, int position, int n, struct moe_resul
                                    .want_logits = true,
                                    .base = slot,
                                    .n_base = position + n };
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(result->status[i], 0);
+}
+
+static void forward(struct moe_context *c, int position, int n, struct moe_result *result)
+{
+    forward_by(moe_forward, c, position, n, result);
 }
 
 /* down: the format of the down matrices in every second layer. */
@@ -248,12 +297,29 @@ static void check_pools(const struct moe_context *c)
     assert_int_equal(n, n_kept);
 }
 
-/* Computes the passes n times. */
-static void compare_passes(const struct mixed *t, struct moe_context *c, int n)
+/* Computes the rows of a pass by the experts in memory, which stay where they are. */
+static void draft(struct moe_context *c, int position, int n)
+{
+    struct moe_device_stats before = moe_context_device_stats(c), after;
+    struct moe_result r;
+    forward_by(moe_forward_present, c, position, n, &r);
+    for (int i = 0; i < r.n_want * N_VOCAB; i++)
+        assert_true(isfinite(r.logits[i]));
+    after = moe_context_device_stats(c);
+    if (!c->residents.is_whole) {
+        assert_memory_equal(&after, &before, sizeof after);
+        check_pools(c);
+    }
+}
+
+/* Computes the passes n times, with drafts before them. */
+static void compare_passes(const struct mixed *t, struct moe_context *c, int n, bool drafts)
 {
     struct moe_result r;
     for (; n > 0; n--)
         for (int k = 0, position = 0; k < N_PASS; position += rows[k++]) {
+            if (drafts)
+                draft(c, position, rows[k]);
             forward(c, position, rows[k], &r);
             if (memcmp(r.logits, t->want + (size_t)k * MOST * N_VOCAB, (size_t)r.n_want * N_VOCAB * sizeof *t->want))
                 fail_msg("pass %d: other logits; %s", k, late_message);
@@ -272,7 +338,8 @@ static void close_context(struct moe_context *c)
 static struct moe_device_slots slots_in(const struct mixed *t, size_t bytes)
 {
     struct moe_device_slots s;
-    moe_device_slots(t->apart, &(struct moe_context_options){ .resident_bytes = bytes }, &s);
+    moe_device_slots(t->apart, &(struct moe_context_options){ .resident_bytes = bytes, .n_host_layer = n_host_layer },
+                     &s);
     return s;
 }
 
@@ -291,7 +358,7 @@ static void change_sizes(struct moe_model *m, int alone, uint64_t seed)
 
 static void same_bytes_in_every_order(void **state)
 {
-    enum { ALONE = 17, BUDGETS = 5 };
+    enum { ALONE = 17, BUDGETS = 6, HOST_LAYERS = 5 /* with this budget ALONE may not stay */ };
     struct mixed t;
     int n_whole = 0, n_changed = 0, n_alone = 0;
     (void)state;
@@ -300,6 +367,7 @@ static void same_bytes_in_every_order(void **state)
         struct moe_context *c;
         bool changed = (i + i / LATE_ORDERS) % 2;
         start_device(&t, i, (uint64_t)(31 * i));
+        n_host_layer = i / LATE_ORDERS == HOST_LAYERS ? 2 : 0;
         assert_int_equal(t.apart->resident_sizes.n, 2);
         assert_true(t.apart->shape.device_expert_bytes <
                     (size_t)t.apart->shape.n_expert_total * t.apart->resident_sizes.bytes[1]);
@@ -307,19 +375,23 @@ static void same_bytes_in_every_order(void **state)
             change_sizes(t.apart, ALONE, (uint64_t)i);
         load_apart(&t, 0);
         struct moe_device_slots all = slots_in(&t, SIZE_MAX / 2);
-        const size_t budget[BUDGETS] = { all.least, 2 * all.least, all.expert_bytes * 5 / 8, all.expert_bytes - 1,
-                                         all.expert_bytes };
+        const size_t budget[BUDGETS] = {
+            all.least, 2 * all.least, all.expert_bytes * 5 / 8, all.expert_bytes - 1, all.expert_bytes, all.expert_bytes
+        };
         size_t bytes = budget[i / LATE_ORDERS];
         assert_int_equal(open_context(&c, t.apart, t.team, bytes), 0);
         assert_true(c->residents.memory.bytes <= bytes && c->residents.n_slot == slots_in(&t, bytes).n_slot);
-        assert_int_equal(c->residents.is_whole, bytes == all.expert_bytes);
-        compare_passes(&t, c, 2);
+        assert_int_equal(c->residents.is_whole, bytes == all.expert_bytes && !n_host_layer);
+        compare_passes(&t, c, 2, true);
         struct moe_device_stats s = moe_context_device_stats(c);
         assert_true(s.kept_bytes <= s.slot_bytes && s.slot_bytes <= bytes && s.n_used > 0);
         if (!c->residents.is_whole)
             assert_true(s.n_host > 0 && (s.n_passed > 0 || !c->residents.has_window));
         n_whole += c->residents.is_whole;
-        if (changed) { /* the passes use it, and it has the only slot of its size */
+        if (changed && n_host_layer) { /* the slot of its size is for copies */
+            assert_true(c->residents.pool[2].n == 0 && c->residents.pool[2].n_window == 1);
+            assert_false(moe_is_resident(c, ALONE));
+        } else if (changed) { /* the passes use it, and it has the only slot of its size */
             assert_true(c->residents.pool[2].n == 1 && c->residents.pool[2].n_window == 0);
             n_alone += moe_is_resident(c, ALONE);
             n_changed++;
@@ -327,6 +399,7 @@ static void same_bytes_in_every_order(void **state)
         close_context(c);
         close_apart(&t);
     }
+    n_host_layer = 0;
     assert_int_equal(n_whole, LATE_ORDERS);
     assert_int_equal(n_alone, n_changed);
     close_mixed(&t);
@@ -378,13 +451,13 @@ static void two_tiers_without_the_disk(void **state)
             assert_in_range(r.pool[k].n_slot, 30, 35);
         load_apart(&t, host_bytes(&t, &r, spare[i / LATE_ORDERS]));
         assert_int_equal(open_context(&c, t.apart, t.team, bytes), 0);
-        compare_passes(&t, c, 10);
+        compare_passes(&t, c, 10, false);
         for (int k = 0; k < 2; k++)
             assert_int_equal(c->residents.pool[k].n_filled, c->residents.pool[k].n);
         wait_until_filled(&t);
         struct moe_device_stats was = moe_context_device_stats(c);
         uint64_t before = read_bytes(&t);
-        compare_passes(&t, c, 4);
+        compare_passes(&t, c, 4, false);
         struct moe_device_stats is = moe_context_device_stats(c);
         assert_true(is.n_back - was.n_back > N_PASS / 2);
         if (spare[i / LATE_ORDERS] < 0)
@@ -416,13 +489,13 @@ static void a_window_gives_experts_back(void **state)
         assert_int_equal(open_context(&c, t.apart, t.team, N_SLOT * t.apart->resident_sizes.bytes[0]), 0);
         const struct moe_slot_pool *p = &c->residents.pool[0];
         c->residents.where.plans = MOE_PLANS_FIXED;
-        compare_passes(&t, c, 6);
+        compare_passes(&t, c, 6, false);
         wait_until_filled(&t);
         assert_true(p->n_window == SMALL && p->n_filled == N_SLOT - SMALL);
         uint64_t before = read_bytes(&t), n_back = moe_context_device_stats(c).n_back;
         memset(host_brought, 0, sizeof host_brought);
         c->residents.where.plans = MOE_PLANS_RANDOM;
-        compare_passes(&t, c, 6);
+        compare_passes(&t, c, 6, false);
         assert_int_equal(p->n_window, LARGE);
         assert_true(moe_context_device_stats(c).n_back - n_back > LARGE - SMALL);
         assert_int_equal(read_bytes(&t), before);
@@ -490,11 +563,9 @@ static void out_of_memory_at_the_open(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_budget_is_shared),
-        cmocka_unit_test(same_bytes_in_every_order),
-        cmocka_unit_test(two_tiers_without_the_disk),
-        cmocka_unit_test(a_window_gives_experts_back),
-        cmocka_unit_test(out_of_memory),
+        cmocka_unit_test(a_budget_is_shared),          cmocka_unit_test(all_layers_of_the_host),
+        cmocka_unit_test(same_bytes_in_every_order),   cmocka_unit_test(two_tiers_without_the_disk),
+        cmocka_unit_test(a_window_gives_experts_back), cmocka_unit_test(out_of_memory),
         cmocka_unit_test(out_of_memory_at_the_open),
     };
     int failed = cmocka_run_group_tests(tests, NULL, NULL);
