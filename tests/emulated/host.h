@@ -231,7 +231,7 @@ void __wrap_moe_residents_begin(struct moe_context *c)
 {
     struct moe_residents *r = &c->residents;
     __real_moe_residents_begin(c);
-    if (!late_moves || !r->n_slot || r->is_whole)
+    if (!late_moves || !r->n_slot || r->is_whole || c->present.only)
         return;
     r->where.plans = MOE_PLANS_RANDOM;
     for (int i = 0; i < r->n_pool; i++)

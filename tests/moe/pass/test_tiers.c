@@ -493,6 +493,7 @@ struct places {
     struct moe_device_stats device;
     struct off_stats store;
     int32_t slot_of[MOST_EXPERT];
+    float heat[MOST_EXPERT], use;
     uint32_t turn;
     int n[OFF_SLOT_SIZES], n_window[OFF_SLOT_SIZES]; /* of each size */
     double all_ns;
@@ -503,19 +504,24 @@ static void get_places(const struct tiers *t, const struct moe_context *c, struc
     const struct moe_residents *r = &c->residents;
     int n = c->model->shape.n_expert_total;
     assert_true(n <= MOST_EXPERT);
-    *out = (struct places){ .device = moe_context_device_stats(c), .turn = r->turn, .all_ns = r->where.all_ns };
+    *out = (struct places){
+        .device = moe_context_device_stats(c), .turn = r->turn, .use = r->use, .all_ns = r->where.all_ns
+    };
     for (int i = 0; i < r->n_pool; i++) {
         out->n[i] = r->pool[i].n;
         out->n_window[i] = r->pool[i].n_window;
     }
     off_stats_get(moe_model_store(t->apart), &out->store);
     memcpy(out->slot_of, r->slot_of, (size_t)n * sizeof *out->slot_of);
+    memcpy(out->heat, r->heat, (size_t)n * sizeof *out->heat);
 }
 
 static void expect_same_places(const struct places *a, const struct places *b)
 {
     assert_memory_equal(&a->device, &b->device, sizeof a->device);
     assert_memory_equal(a->slot_of, b->slot_of, sizeof a->slot_of);
+    assert_memory_equal(a->heat, b->heat, sizeof a->heat);
+    assert_memory_equal(&a->use, &b->use, sizeof a->use);
     assert_memory_equal(a->n, b->n, sizeof a->n);
     assert_memory_equal(a->n_window, b->n_window, sizeof a->n_window);
     assert_true(a->turn == b->turn && a->all_ns >= b->all_ns && a->all_ns <= b->all_ns);
@@ -645,12 +651,12 @@ static void drafts_move_nothing(void **state)
     (void)state;
     for (int i = 0; i < N_SHAPE; i++) {
         struct tiers t = { .apart = NULL };
-        int n_other = 0, n_whole = 0;
+        int n_other = 0;
         open_tiers(&t, shapes[i]);
         if (!moe_model_shape(t.host)->state_bytes) {
             float *want = logits_of_host(&t);
             for (int order = 0; order < LATE_ORDERS; order++) {
-                n_whole += draft_and_verify(&t, want, order, -1);
+                assert_int_equal(draft_and_verify(&t, want, order, -1), 0);
                 n_other += draft_and_verify(&t, want, order, 4 * (order % 2));
                 host_evicts = true;
                 n_other += draft_and_verify(&t, want, order, 2);
@@ -702,6 +708,8 @@ static void two_tiers_without_the_disk(void **state)
         assert_true(is.n_back - was.n_back > N_PASS);
         for (int e = 0; e < n; e++)
             assert_int_equal(host_elsewhere[e], moe_is_resident(c, e));
+        settle(&t);
+        assert_int_equal(moe_context_is_whole(c), spare[i / LATE_ORDERS] >= 0);
         if (spare[i / LATE_ORDERS] < 0)
             assert_true(read_bytes(&t) > before);
         else
