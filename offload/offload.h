@@ -233,6 +233,12 @@ void off_fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n,
 void off_fetch_now(struct off_store *s, const int32_t *expert /* [n_used] */, uint8_t *mark, int n, int n_used,
                    struct off_ticket *out);
 
+/* The same for rows of a draft: those of the experts that are in memory; none is read, and off_wait() does not hand out the
+ * others.  It is no turn: nothing counts as used, hit or missed, so that eviction, the heat file and the hit rate are those of the
+ * passes that count.  held[i]: expert[i] is in memory. */
+void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held /* [n] */,
+                     struct off_ticket *out);
+
 /* The caller has the expert elsewhere from now on, or no longer: between turns. */
 void off_store_elsewhere(struct off_store *s, int32_t expert, bool elsewhere);
 
@@ -245,12 +251,6 @@ bool off_store_bring_back(struct off_store *s, struct off_ticket *t, int32_t lef
                           struct off_view *view);
 /* done false: its bytes are not there; it is read for tickets that wait for it. */
 void off_store_brought_back(struct off_store *s, int32_t expert, bool done);
-
-/* The same for rows of a draft: those of the experts that are in memory; none is read, and off_wait() does not hand out the
- * others.  It is no turn: nothing counts as used, hit or missed, so that eviction, the heat file and the hit rate are those of the
- * passes that count.  held[i]: expert[i] is in memory. */
-void off_fetch_draft(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, bool *held /* [n] */,
-                     struct off_ticket *out);
 
 /* Waits until at least one more expert of the ticket is usable, and hands out usable ones: view[i] has the addresses of
  * expert t->expert[index[i]].  A cached expert is usable at once.  Addresses from the previous call become invalid.

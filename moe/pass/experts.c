@@ -206,8 +206,8 @@ void moe_experts_end(struct moe_context *c) { end_experts(c, kn_now_ns()); }
 static void begin_layer(struct moe_context *c, int layer, const struct moe_listing *g)
 {
     struct moe_residents *r = &c->residents;
-    uint64_t now_ns =
-        kn_now_ns(); /* the choice below counts as this layer's: it takes longer where more experts are copied */
+    /* Before the choice below, which counts as this layer's: it takes longer where more experts are copied. */
+    uint64_t now_ns = kn_now_ns();
     end_experts(c, now_ns);
     c->distinct += *c->plan.n_expert;
     int n_there = moe_residents_list(c);
