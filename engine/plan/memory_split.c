@@ -311,9 +311,9 @@ static void count_device_slots(struct eng_device_split *d, const struct eng_need
         kn_say(
             KN_LOG_WARN,
             "the device keeps no experts: %.1f MiB of its memory are left for them, and one of each size takes %.1f: set "
-            "--device-mem to %zuM if the device has them",
+            "--device-mem to %zuM, with --ctx-size %d, if the device has them",
             (double)d->expert / 0x1p20, (double)slots.least / 0x1p20,
-            mib(device_budget_for(need, d->total, slots.least)));
+            mib(device_budget_for(need, d->total, slots.least)), one.max_pos);
     d->spare += d->expert - slots.bytes;
     d->expert = slots.bytes;
     d->n_resident = slots.n_stay;
