@@ -17,7 +17,7 @@
 #include "offload/internal.h"
 #include "tests/emulated/late.h"
 
-static struct late_device *late_watched;
+static struct late_device *_Atomic late_watched; /* I/O threads read it, also those of a model without this device */
 
 /* ---- the host's queue --------------------------------------------------------------------------------------------- */
 
@@ -139,8 +139,9 @@ void __real_off_io_post(struct off_io *io, struct off_job *job);
 void __wrap_off_io_post(struct off_io *io, struct off_job *job);
 void __wrap_off_io_post(struct off_io *io, struct off_job *job)
 {
-    if (late_watched)
-        late_host_touch(late_watched, job->to, off_reader_span(job), true, "memory is read into from disk");
+    struct late_device *watched = late_watched;
+    if (watched)
+        late_host_touch(watched, job->to, off_reader_span(job), true, "memory is read into from disk");
     __real_off_io_post(io, job);
 }
 

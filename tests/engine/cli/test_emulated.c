@@ -203,14 +203,23 @@ static pid_t start_server(struct served *v, const char *words, FILE *says)
     return pid;
 }
 
-/* The text of a completion of 8 tokens. */
-static char *complete(const struct served *v, int seed)
+/* Asks for a completion of 8 tokens; returns the connection. */
+static int ask_for_completion(const struct served *v, int seed)
 {
     char body[200];
+    int fd = connect_to(v);
     snprintf(body, sizeof body, "{\"prompt\":\"Once %d\",\"max_tokens\":8,\"seed\":%d,\"ignore_eos\":true}", seed,
              seed);
-    struct answer a = ask(v, "POST", "/v1/completions", "", body);
-    assert_int_equal(a.status, 200);
+    send_request(fd, "POST", "/v1/completions", "", body);
+    return fd;
+}
+
+static char *read_completion(int fd)
+{
+    struct answer a = read_answer(fd);
+    close(fd);
+    if (a.status != 200)
+        fail_msg("status %d: %s", a.status, a.body);
     json_t *root = json_loads(a.body, 0, NULL);
     const char *text = json_string_value(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "text"));
     assert_non_null(text);
@@ -220,37 +229,19 @@ static char *complete(const struct served *v, int seed)
     return copy;
 }
 
-struct asker {
-    const struct served *v;
-    int seed;
-    char *text;
-};
-
-static void *ask_thread(void *arg)
-{
-    struct asker *a = arg;
-    a->text = complete(a->v, a->seed);
-    return NULL;
-}
-
 /* The texts of three requests at once, by a server that a signal ends then.  Returns whether a device computes. */
 #define N_ASKER 3
 static bool texts_of_server(const char *words, int signal, char *text[N_ASKER])
 {
     struct served v = { .port = 0 };
-    struct asker asker[N_ASKER];
-    pthread_t thread[N_ASKER];
+    int fd[N_ASKER];
     FILE *says = tmpfile();
     assert_non_null(says);
     pid_t pid = start_server(&v, words, says);
-    for (int i = 0; i < N_ASKER; i++) {
-        asker[i] = (struct asker){ &v, i, NULL };
-        assert_int_equal(pthread_create(&thread[i], NULL, ask_thread, &asker[i]), 0);
-    }
-    for (int i = 0; i < N_ASKER; i++) {
-        pthread_join(thread[i], NULL);
-        text[i] = asker[i].text;
-    }
+    for (int i = 0; i < N_ASKER; i++)
+        fd[i] = ask_for_completion(&v, i);
+    for (int i = 0; i < N_ASKER; i++)
+        text[i] = read_completion(fd[i]);
     struct answer a = ask(&v, "GET", "/metrics", "", NULL);
     bool device = strstr(a.body, "spillway_device_memory_bytes{") != NULL;
     answer_free(&a);

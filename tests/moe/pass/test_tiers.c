@@ -37,6 +37,7 @@ struct tiers {
 
 static int32_t slot[N_POS];
 
+/* The model of the host has no weights yet: logits_of_host() and same_as_host() load them. */
 static void open_tiers(struct tiers *t, const char *shape)
 {
     char path[64];
@@ -47,7 +48,7 @@ static void open_tiers(struct tiers *t, const char *shape)
     assert_int_equal(moe_synth(path, &so), 0);
     assert_int_equal(moe_file_open(&t->file, path), 0);
     unlink(path);
-    assert_int_equal(load_model(&t->host, t->file, kn_isa_best(), t->team, OFF_IO_PREAD), 0);
+    assert_int_equal(moe_model_open(&t->host, t->file, &(struct moe_model_options){ .isa = kn_isa_best() }), 0);
     for (int i = 0; i < N_POS; i++)
         slot[i] = i;
 }
@@ -119,6 +120,8 @@ static float *logits_of_host(const struct tiers *t)
 {
     struct moe_context *c;
     float *all = malloc((size_t)N_PASS * MOST * N_VOCAB * sizeof *all);
+    struct moe_load_options lo = { .team = t->team, .io = OFF_IO_PREAD };
+    assert_int_equal(moe_model_load(t->host, &lo), 0);
     assert_int_equal(open_context(&c, t->host, t->team, 0), 0);
     for (int i = 0, position = 0; i < N_PASS; position += rows[i++]) {
         struct moe_result r;
@@ -168,14 +171,15 @@ static void same_bytes_in_every_order(void **state)
 /* ---- further calls: results of the host, and of the device in every order ----------------------------- */
 
 static struct {
-    bool on;
-    int64_t at; /* of the file; reads are of whole pages, so this byte is in those of a few experts */
+    atomic_bool on;     /* this and `at` are read by I/O threads */
+    _Atomic int64_t at; /* of the file; reads are of whole pages, so this byte is in those of a few experts */
     int n_row, n_failed;
 } lost;
 
 static ssize_t read_unless_lost(int fd, void *to, size_t bytes, int64_t at)
 {
-    if (lost.on && lost.at && at <= lost.at && lost.at < at + (int64_t)bytes) {
+    int64_t lost_at = atomic_load(&lost.at);
+    if (atomic_load(&lost.on) && lost_at && at <= lost_at && lost_at < at + (int64_t)bytes) {
         errno = EIO;
         return -1;
     }
@@ -214,23 +218,22 @@ static void same_as_host(const char *shape, const struct moe_context_options *op
     static struct record want, got;
     struct tiers t = { .apart = NULL };
     struct moe_context_options o = *opt;
-    struct moe_model *poor;
     struct moe_context *c;
     open_tiers(&t, shape);
     struct moe_load_options lo = { .team = t.team,
                                    .io = OFF_IO_PREAD,
                                    .expert_bytes = moe_model_shape(t.host)->expert_least };
-    lost.on = true;
-    assert_int_equal(moe_model_open(&poor, t.file, &(struct moe_model_options){ .isa = kn_isa_best() }), 0);
-    assert_int_equal(moe_model_load(poor, &lo), 0);
+    atomic_store(&lost.on, true);
+    assert_int_equal(moe_model_load(t.host, &lo), 0);
     o.team = t.team;
     o.max_row = o.max_want = MOST;
     o.n_slot = o.max_pos = N_POS;
-    assert_int_equal(moe_context_open(&c, poor, &o), 0);
+    assert_int_equal(moe_context_open(&c, t.host, &o), 0);
     want.n = 0;
     use(c, &want);
     moe_context_close(c);
-    moe_model_close(poor);
+    moe_model_close(t.host); /* and its reads end */
+    t.host = NULL;
     for (int order = 0; order < LATE_ORDERS; order++) {
         t.device = late_device_apart(kn_isa_best(), (uint64_t)(3 + order));
         t.device.order = (enum late_order)order;
@@ -248,7 +251,7 @@ static void same_as_host(const char *shape, const struct moe_context_options *op
             if (got.byte[i] != want.byte[i])
                 fail_msg("%s, order %d: other results from byte %zu on", shape, order, i);
     }
-    lost.on = false;
+    atomic_store(&lost.on, false);
     close_tiers(&t);
 }
 
@@ -286,11 +289,11 @@ static void rows_fail_as_on_the_host(void **state)
         snprintf(name, sizeof name, "blk.%d.ffn_down_exps.weight", moe_model_shape(t.host)->n_layer - 2);
         const struct moe_tensor *w = moe_file_find_tensor(t.file, name);
         assert_non_null(w);
-        lost.at = (int64_t)(w->offset + w->bytes / 2);
+        atomic_store(&lost.at, (int64_t)(w->offset + w->bytes / 2));
         close_tiers(&t);
         lost.n_row = lost.n_failed = 0;
         same_as_host(shape[i], &(struct moe_context_options){ .n_state = 1 }, pass_and_lose);
-        lost.at = 0;
+        atomic_store(&lost.at, 0);
         assert_in_range(lost.n_failed, lost.n_row / 20, lost.n_row * 3 / 4);
     }
 }
