@@ -20,8 +20,8 @@
 #define LAYER_S            10e-6  /* starting the parallel regions of a layer */
 #define VALUE_S            4e-9   /* other work of a row in a layer, for each value of its residual stream */
 #define DEVICE_RATE_RATIO  0.75   /* a device's memory, as other engines reach it with few rows or better */
-#define LAYER_LAUNCHES     9      /* of a device, for one row: tests/cuda/test_launches.c */
-#define LAUNCH_S           2.5e-6 /* the driver's time for one, as others report; its gap on the device is shorter */
+#define LAYER_LAUNCHES     9      /* of a device, for one row, and one more for several: tests/cuda/test_launches.c */
+#define LAUNCH_S           2.5e-6 /* the driver's time for one, as others report */
 #define HANDOVER_S         20e-6  /* of a layer with experts on the host: rows go down, outputs up */
 
 /* Multiply-adds of one expert in every layer. */
@@ -121,12 +121,14 @@ void eng_plan_device_forecast(struct eng_device_forecast *out, const struct eng_
         there = (double)s->split->device.n_resident / s->split->n_expert;
         here = fmin((double)s->split->n_resident / s->split->n_expert, 1 - there);
     }
-    double dense_s = ((double)shape->pass_bytes + kept_bytes(s, n_row)) / device_Bps / DEVICE_RATE_RATIO +
-                     shape->n_layer * LAYER_LAUNCHES * LAUNCH_S;
+    /* the host adds launches while the device runs earlier ones: a pass takes the longer of both times, not their sum */
+    double launch_s = shape->n_layer * (LAYER_LAUNCHES + (n_row > 1)) * LAUNCH_S;
+    double memory_s = ((double)shape->pass_bytes + kept_bytes(s, n_row)) / device_Bps / DEVICE_RATE_RATIO;
+    double dense_s = fmax(memory_s, launch_s);
     f.device_bytes = (double)shape->pass_bytes + kept_bytes(s, n_row) + there * used_bytes;
     f.host_bytes = (1 - there) * used_bytes;
     f.disk_bytes = (1 - there - here) * used_bytes;
-    f.device_s = dense_s + there * used_bytes / device_Bps / DEVICE_RATE_RATIO;
+    f.device_s = fmax(memory_s + there * used_bytes / device_Bps / DEVICE_RATE_RATIO, launch_s);
     f.host_s = (1 - there) * expert_s + (there < 1 ? shape->n_moe_layer * HANDOVER_S : 0);
     f.disk_s = f.disk_bytes > 0 && s->machine.disk_Bps > 0 ? f.disk_bytes / s->machine.disk_Bps / DISK_RATE_RATIO : 0;
     f.pass_s = fmax(f.device_s, dense_s + f.host_s); /* the host's experts beside the device's, behind the dense part */

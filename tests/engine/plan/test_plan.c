@@ -286,7 +286,7 @@ static void a_device_is_forecast(void **state)
     struct eng_setting fast = s;
     eng_plan_device_forecast(&f, &s, 4000, 2); /* 1.75 experts a layer: 350 bytes; 10 positions: 100 */
     assert_true(near(f.device_bytes, 300 + 100 + 87.5) && near(f.host_bytes, 262.5) && near(f.disk_bytes, 87.5));
-    double dense = 400 / 3000.0 + 67.5e-6, host = 262.5 / 500 + 40e-6, disk = 87.5 / 50 / 0.92;
+    double dense = 400 / 3000.0, host = 262.5 / 500 + 40e-6, disk = 87.5 / 50 / 0.92;
     assert_true(near(f.device_s, dense + 87.5 / 3000) && near(f.host_s, host) && near(f.disk_s, disk));
     assert_true(near(f.pass_s, dense + disk) && near(f.tokens_per_s, 2 / f.pass_s));
     assert_string_equal(f.bound_by, "disk");
@@ -300,6 +300,11 @@ static void a_device_is_forecast(void **state)
     eng_plan_device_forecast(&f, &fast, 4000, 2);
     assert_true(f.host_s == 0 && f.host_bytes == 0 && f.disk_s == 0 && near(f.pass_s, dense + 350 / 3000.0));
     assert_string_equal(f.bound_by, "device");
+
+    eng_plan_device_forecast(&f, &fast, 1e9, 2); /* memory takes less time than 10 launches in each of 3 layers */
+    assert_true(near(f.pass_s, 3 * 10 * 2.5e-6));
+    eng_plan_device_forecast(&f, &fast, 1e9, 1);
+    assert_true(near(f.pass_s, 3 * 9 * 2.5e-6));
 }
 
 /* The same model: 2 layers of 4 experts, 1 used. An expert in both layers takes 200 bytes and 2 x 3 x 4 x 5
