@@ -108,14 +108,15 @@ static double variance_of_sample(const struct moe_where_bucket *b)
 
 static double mean_usual(const struct moe_where_bucket *b) { return b->n_usual ? b->usual_sum_ns / b->n_usual : 0; }
 
-/* The samples of a share, as so many of today's: if the usual time has changed since by some part, the share's time may have changed by
- * as much otherwise. */
+/* The number of a share's samples, of which those from before a change of the usual time count less.  The usual time has changed by the
+ * part p since: p is taken for a standard deviation of the old samples' mean, beside that of noise, and n_today() new samples have
+ * the sum of both variances.  No least number of old samples is kept: evals/results/offload/where-2026-11-27.md. */
 static double n_today(const struct moe_where_bucket *b, const struct moe_share_cost *c)
 {
     if (c->n <= 0 || c->usual_ns <= 0)
         return c->n;
-    double change = mean_usual(b) / c->usual_ns - 1;
-    return c->n / (1 + c->n * change * change / variance_of_sample(b));
+    double p = mean_usual(b) / c->usual_ns - 1;
+    return c->n / (1 + c->n * p * p / variance_of_sample(b));
 }
 
 static double deviation(const struct moe_where_bucket *b, const struct moe_share_cost *c)
