@@ -192,7 +192,7 @@ static void numbers_that_are_none_or_too_large(void **state)
         { "run -m m.gguf -p a --top-p 1.5", "from 0 to 1" },
         { "run -m m.gguf -p a --seed 18446744073709551616", "below 2^64" },
         { "run -m m.gguf -p a --threads -1", "from 0 to 1024" },
-        { "run -m m.gguf -p a --chunk 0", "from 1 to 4096" },
+        { "run -m m.gguf -p a --chunk 4097", "from 0 to 4096" },
         { "run -m m.gguf -p a --ctx-size -1", "from 0" },
         { "run -m m.gguf --raw -p abcdefghijklmnopqrst --ctx-size 3", "raise --ctx-size" },
         { "run -m m.gguf -p a --host-mem -1", "a size such as" },
