@@ -2,8 +2,8 @@
  * between passes, in every order in which the emulated device can run its queues.  Each answer of a crowd is that of the request alone
  * on the host, without drafts, in each bit of its logprobs; no event is missing; and drafts are made, and accepted.
  *
- * Linked with HOST_WRAPS.  Operations run one after the other, with hashes of their inputs: not under MODE=tsan, not under
- * MODE=asan. */
+ * Linked with HOST_WRAPS.  Operations run one after the other, with hashes of their inputs, which takes long:
+ * not under MODE=tsan, not under MODE=asan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
