@@ -40,7 +40,7 @@ int eng_forecast_rates(struct eng_machine *out, const struct eng_engine *e, size
         return error;
     if (dram_rate)
         replace_memory(out, (double)dram_rate);
-    if (split->n_resident < split->n_expert && !disk_rate)
+    if (!eng_split_is_whole(split) && !disk_rate)
         error = eng_disk_measure_model(moe_file_files(e->assets.file), e->assets.opt.mirror, ENG_DISK_BYTES,
                                        &out->disk_Bps);
     if (error == KN_EUNSUPPORTED)
@@ -91,7 +91,7 @@ int eng_forecast_parallel(int *out, const struct eng_options *opt)
         int error = eng_describe(&e, &o);
         if (error)
             return error;
-        if (!machine.dram_Bps || (!machine.disk_Bps && eng_memory(e)->n_resident < eng_memory(e)->n_expert))
+        if (!machine.dram_Bps || (!machine.disk_Bps && !eng_split_is_whole(eng_memory(e))))
             error = eng_forecast_rates(&machine, e, 0, 0);
         if (!error)
             speed[i] = speed_of(e, &machine, count[i]);

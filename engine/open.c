@@ -13,8 +13,9 @@
 
 static struct moe_context_options context_options(const struct eng_engine *e)
 {
-    struct eng_draft_needs needs;
-    eng_draft_needs(e->drafting, &needs);
+    struct eng_draft_needs needs = { .n_recall = 0 };
+    if (e->drafting)
+        eng_draft_needs(e->drafting, &needs);
     return (struct moe_context_options){ .max_row = e->assets.opt.n_chunk + e->assets.n_draft_row,
                                          .max_want = e->assets.opt.n_parallel + e->assets.n_draft_row +
                                                      e->assets.opt.n_prompt_logprob_row,
@@ -271,20 +272,12 @@ static void choose_chunk(struct eng_engine *e)
 {
     struct eng_options *o = &e->assets.opt;
     if (!o->n_chunk)
-        o->n_chunk = eng_default_chunk(
-            &(struct eng_use){ .model = e->assets.model,
-                               .context = { .max_want = o->n_parallel + e->assets.n_draft_row + o->n_prompt_logprob_row,
-                                            .n_state = o->n_parallel,
-                                            .n_draft = e->assets.n_draft_row,
-                                            .max_pos = o->n_ctx,
-                                            .max_path = 2 * o->n_parallel + 2,
-                                            .kv = o->kv,
-                                            .n_host_layer = o->n_host_layer,
-                                            .team = e->assets.team },
-                               .n_parallel = o->n_parallel,
-                               .host_mem = o->host_mem,
-                               .device_mem = o->device_mem,
-                               .kv_mem = o->kv_mem });
+        o->n_chunk = eng_default_chunk(&(struct eng_use){ .model = e->assets.model,
+                                                          .context = context_options(e),
+                                                          .n_parallel = o->n_parallel,
+                                                          .host_mem = o->host_mem,
+                                                          .device_mem = o->device_mem,
+                                                          .kv_mem = o->kv_mem });
     eng_prefill_share_init(&e->schedule.prefill_share,
                            o->max_prefill_slowdown > 0 ? o->max_prefill_slowdown : MAX_PREFILL_SLOWDOWN,
                            e->assets.device->backend->own_memory && o->n_chunk > ENG_CHUNK);

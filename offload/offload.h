@@ -131,8 +131,8 @@ struct off_sizes {
     size_t bytes[OFF_SLOT_SIZES];
 };
 void off_sizes_add(struct off_sizes *s, size_t bytes);
-int off_sizes_find(const struct off_sizes *s,
-                   size_t bytes); /* index of the size for an expert whose bytes were added */
+/* Index of the size for an expert of so many bytes, which were added. */
+int off_sizes_find(const struct off_sizes *s, size_t bytes);
 
 struct off_store; /* owns the slots, the I/O thread and the helper threads */
 

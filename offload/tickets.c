@@ -93,27 +93,27 @@ static void forget_soon(struct off_store *s, const struct off_ticket *t)
 static void fetch(struct off_store *s, const int32_t *expert, uint8_t *mark, int n, int n_used,
                   enum off_urgency urgency, struct off_ticket *out)
 {
-    bool counts = urgency == OFF_NOW;
+    bool now = urgency == OFF_NOW;
     *out = (struct off_ticket){ .expert = expert, .mark = mark, .n = n, .urgency = urgency };
     pthread_mutex_lock(&s->lock);
-    if (counts)
+    if (now)
         off_policy_use(s->policy, expert, n, n_used);
-    if (counts && s->trace && n)
+    if (now && s->trace && n)
         off_trace_add(s->trace, expert, n);
     for (int i = 0; i < n; i++) {
         kn_assert(expert[i] >= 0 && expert[i] < s->n_expert);
         int32_t slot = s->slot_of[expert[i]];
-        if (urgency != OFF_NOW)
+        if (!now)
             s->spared[expert[i]]++;
         if (slot >= 0)
             off_slot_settle(s, &s->slot[slot]);
         if (s->slot_of[expert[i]] < 0) { /* settle may have emptied the slot of a failed read */
             mark[i] = MARK_MISSING;
             out->n_missing++;
-            s->stats.misses += counts;
-        } else if (urgency == OFF_NOW) {
+            s->stats.misses += now;
+        } else if (now) {
             off_slot_join(s, &s->slot[slot]);
-            *(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits) += counts;
+            ++*(s->slot[slot].state == SLOT_READING ? &s->stats.misses : &s->stats.hits);
             mark[i] = MARK_HELD;
         } else {
             mark[i] = MARK_BACK;

@@ -248,7 +248,7 @@ static void print_resident_hint(const struct eng_config *c, const struct eng_eng
     printf("%d of %d experts are on disk: --draft resident lets the model draft with the\n"
            "others, which can pay with 8 and more requests at once; bench --draft resident\n"
            "measures its gain\n",
-           split->n_expert - split->n_resident - (split->device.total ? split->device.n_resident : 0), split->n_expert);
+           eng_split_on_disk(split), split->n_expert);
 }
 
 /* Prints MoESD's target efficiency of passes with drafted rows, by the fit beside the model if there is one. */

@@ -40,7 +40,7 @@ static double memory_value(const struct eng_drafting *g, size_t bytes)
     struct spec_cost_model more = g->cost;
     if (g->cost.disk_ns <= 0)
         return 0;
-    double n = g->host.split->n_expert, missing = n - g->host.split->n_resident;
+    double n = g->host.split->n_expert, missing = eng_split_on_disk(g->host.split);
     double fit = (double)bytes / (double)shape->expert_bytes * n;
     more.disk_ns *= missing > fit ? 1 - fit / missing : 0;
     double now = spec_cost_pass_ns(&g->cost, g->due_mean, 0, 0) + spec_cost_choose_ns(&g->cost, g->due_mean);

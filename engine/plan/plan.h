@@ -47,17 +47,22 @@ struct eng_split {
     struct eng_device_split device; /* total over 0: the parts above are those of the host alone */
 };
 
-/* The share of experts for which neither the host's memory nor the device's has room: of so many expert bytes are read from
- * disk.  Experts that the device copies for one layer have none. */
+/* Experts for which neither the host's memory nor the device's has room.  The device's slots for copies of one layer are no
+ * room. */
+static inline int eng_split_on_disk(const struct eng_split *s)
+{
+    return kn_max(0, s->n_expert - s->n_resident - (s->device.total ? s->device.n_resident : 0));
+}
+
+/* The share of expert bytes that passes read from disk. */
 static inline double eng_split_disk_share(const struct eng_split *s)
 {
-    int n = s->n_resident + (s->device.total ? s->device.n_resident : 0);
-    return n < s->n_expert ? 1 - (double)n / s->n_expert : 0;
+    return s->n_expert ? (double)eng_split_on_disk(s) / s->n_expert : 0;
 }
 
 /* Whether the host's memory and the device's have room for all experts between them.  Passes may still read until each memory
  * has its experts. */
-static inline bool eng_split_is_whole(const struct eng_split *s) { return eng_split_disk_share(s) <= 0; }
+static inline bool eng_split_is_whole(const struct eng_split *s) { return !eng_split_on_disk(s); }
 
 /* KN_ELIMIT: total is below `least`. KN_EINVAL: kv_mem is below the KV of one context. In both cases no message is
  * given, and only total, least and kv_least are valid. */
@@ -143,9 +148,9 @@ struct eng_extra { /* bytes that a drafter adds: to the host's memory, or to tha
 #define ENG_CHUNK_MOST 4096 /* and in any case */
 
 struct eng_chunk_need {
-    size_t room,
-        expert_bytes; /* memory of a device for experts, beside a pass of ENG_CHUNK rows; for all that it may keep */
-    size_t host_room; /* memory of the host */
+    size_t room;                      /* memory of a device for experts, beside a pass of ENG_CHUNK rows */
+    size_t expert_bytes;              /* memory for all experts that the device may keep */
+    size_t host_room;                 /* memory of the host */
     size_t row_bytes, host_row_bytes; /* buffers of a further row of a pass, on the device and on the host */
     size_t n_token;                   /* tokens of prompts that may be computed at once */
 };
