@@ -227,35 +227,42 @@ static void long_passes_keep_the_pace(void **state)
         }
 }
 
+/* Passes that other work makes longer: of at least `rows` prompt rows, more than `apart` passes after the last, `most` of them. */
+struct accidents {
+    int n_pass, rows, apart, most;
+    double longer; /* times as long */
+    int n_without; /* passes in a row without prompt rows, fewer than this */
+};
+
+static void endures(const struct accidents *a)
+{
+    struct eng_prefill_share p;
+    int n_without = 0, n_accident = 0;
+    eng_prefill_share_init(&p, 1.5, true);
+    for (int i = 0; i < a->n_pass; i++) {
+        int n = eng_prefill_share_rows(&p, 8, 2, 512);
+        bool accident = n >= a->rows && n_accident < a->most && i > a->apart * (n_accident + 1);
+        n_accident += accident;
+        eng_prefill_share_learn(&p, 8, 0, n, pass_ns(8, n, 1e4, 1e7) * (accident ? a->longer : 1));
+        n_without = n ? 0 : n_without + 1;
+        assert_true(n_without < a->n_without);
+    }
+    assert_int_equal(n_accident, a->most);
+}
+
 /* A long pass that other work made a thousand times longer does not stop prefill for as long; and the few rows that each
  * pass may have are not held back. */
 static void an_accident_is_not_owed(void **state)
 {
     (void)state;
+    endures(
+        &(struct accidents){ .n_pass = 6000, .rows = 128, .apart = 1000, .most = 5, .longer = 1000, .n_without = 60 });
+    endures(&(struct accidents){
+        .n_pass = 2000, .rows = 16, .apart = -1, .most = 1, .longer = 1e5, .n_without = 600 }); /* at once */
     struct eng_prefill_share p;
-    int n_without = 0, n_accident = 0;
+    int n_without = 0;
     eng_prefill_share_init(&p, 1.5, true);
-    for (int i = 0; i < 6000; i++) {
-        int n = eng_prefill_share_rows(&p, 8, 2, 512);
-        bool accident = n >= 128 && i > 1000 * (n_accident + 1);
-        n_accident += accident;
-        eng_prefill_share_learn(&p, 8, 0, n, pass_ns(8, n, 1e4, 1e7) * (accident ? 1000 : 1));
-        n_without = n ? 0 : n_without + 1;
-        assert_true(n_without < 60);
-    }
-    assert_int_equal(n_accident, 5);
-    eng_prefill_share_init(&p, 1.5, true);
-    for (int i = n_accident = n_without = 0; i < 2000; i++) { /* at the first one, when no other time is known */
-        int n = eng_prefill_share_rows(&p, 8, 2, 512);
-        bool accident = n >= 16 && n_accident == 0;
-        n_accident += accident;
-        eng_prefill_share_learn(&p, 8, 0, n, pass_ns(8, n, 1e4, 1e7) * (accident ? 1e5 : 1));
-        n_without = n ? 0 : n_without + 1;
-        assert_true(n_without < 600);
-    }
-    assert_int_equal(n_accident, 1);
-    eng_prefill_share_init(&p, 1.5, true);
-    for (int i = n_without = 0; i < 400; i++) {
+    for (int i = 0; i < 400; i++) {
         int n = eng_prefill_share_rows(&p, 8, 2, 512);
         eng_prefill_share_learn(&p, 8, 0, n, pass_ns(8, n, 3e5, 0));
         n_without += n == 0;
@@ -264,8 +271,7 @@ static void an_accident_is_not_owed(void **state)
 }
 
 struct delays {
-    double
-        mean; /* the time that prompt rows add to a pass, over that of the pass without them: mean over passes with both */
+    double mean; /* the time that prompt rows add to a pass, over its time without them: mean over passes with both */
     int n_both, n_none; /* passes with prompt rows; without them, though a prompt waits */
 };
 

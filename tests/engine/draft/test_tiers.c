@@ -1,4 +1,4 @@
-/* Every drafter on a device whose experts are spread over its memory, the host's and the disk, and change places at random
+/* Every drafter on a device, with experts spread over its memory, the host's and the disk, which change places at random
  * between passes, in every order in which the emulated device can run its queues.  Each answer of a crowd is that of the request alone
  * on the host, without drafts, in each bit of its logprobs; no event is missing; and drafts are made, and accepted.
  *

@@ -14,6 +14,7 @@
 #include "tests/emulated/host.h"
 #include "tests/faults.h"
 #include "tests/moe/load.h"
+#include "tests/moe/one_sequence.h"
 #include "tests/nodes.h"
 
 #define N_VOCAB 400
@@ -26,7 +27,7 @@
 #define UNIT      256
 #define PER_LAYER 16
 
-/* A model whose experts have these sizes: n[i] experts of i + 1 units. */
+/* A model with experts of these sizes: n[i] experts of i + 1 units. */
 struct sizes {
     struct moe_model model;
     struct moe_layer layer[30];
@@ -160,14 +161,8 @@ static const int rows[] = { 5, 1, 1, 6, 2, 1, 4, 1 };
 
 static int open_context(struct moe_context **c, const struct moe_model *m, struct kn_team *team, size_t slots_bytes)
 {
-    struct moe_context_options o = { .max_row = MOST,
-                                     .max_want = MOST,
-                                     .n_slot = N_POS,
-                                     .max_pos = N_POS,
-                                     .kv = KN_KV_F16,
-                                     .resident_bytes = slots_bytes,
-                                     .n_host_layer = n_host_layer,
-                                     .team = team };
+    struct moe_context_options o = one_sequence(team, MOST, N_POS, slots_bytes);
+    o.n_host_layer = n_host_layer;
     return moe_context_open(c, m, &o);
 }
 
@@ -175,12 +170,7 @@ static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch 
                        struct moe_context *c, int position, int n, struct moe_result *result)
 {
     struct moe_row row[MOST];
-    for (int i = 0; i < n; i++)
-        row[i] = (struct moe_row){ .token = (position + i) * 37 % N_VOCAB,
-                                   .position = position + i,
-                                   .want_logits = true,
-                                   .base = slot,
-                                   .n_base = position + n };
+    lay_sequence(row, slot, position, n, N_VOCAB);
     assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(result->status[i], 0);

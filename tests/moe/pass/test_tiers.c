@@ -15,6 +15,7 @@
 
 #include "tests/emulated/host.h"
 #include "tests/moe/load.h"
+#include "tests/moe/one_sequence.h"
 
 #define N_VOCAB 400
 #define MOST    6 /* rows of a pass */
@@ -83,14 +84,8 @@ static void close_tiers(struct tiers *t)
 
 static int open_context(struct moe_context **c, const struct moe_model *m, struct kn_team *team, size_t slots_bytes)
 {
-    struct moe_context_options o = { .max_row = MOST,
-                                     .max_want = MOST,
-                                     .n_slot = N_POS,
-                                     .max_pos = N_POS,
-                                     .kv = KN_KV_F16,
-                                     .resident_bytes = slots_bytes,
-                                     .n_state = 1,
-                                     .team = team };
+    struct moe_context_options o = one_sequence(team, MOST, N_POS, slots_bytes);
+    o.n_state = 1;
     return moe_context_open(c, m, &o);
 }
 
@@ -99,12 +94,9 @@ static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch 
                        struct moe_context *c, int position, int n, struct moe_result *result)
 {
     struct moe_row row[MOST];
-    for (int i = 0; i < n; i++)
-        row[i] = (struct moe_row){ .token = (position + i) * 37 % N_VOCAB,
-                                   .position = position + i,
-                                   .want_logits = i == n - 1 || (position + i) % 2 == 0,
-                                   .base = slot,
-                                   .n_base = position + n };
+    lay_sequence(row, slot, position, n, N_VOCAB);
+    for (int i = 0; i < n - 1; i++)
+        row[i].want_logits = (position + i) % 2 == 0;
     assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
 }
 
@@ -255,7 +247,7 @@ static void same_as_host(const char *shape, const struct moe_context_options *op
     close_tiers(&t);
 }
 
-/* ---- rows whose experts cannot be read */
+/* ---- rows with experts that cannot be read */
 
 /* Of all rows the last ones have logits.  Others fail before the last layer drops them, and so do some that have. */
 static void pass_and_lose(struct moe_context *c, struct record *r)

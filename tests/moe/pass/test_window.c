@@ -12,6 +12,7 @@
 #include "moe/pass/pass.h"
 #include "tests/emulated/late.h"
 #include "tests/moe/load.h"
+#include "tests/moe/one_sequence.h"
 
 #define N_ROW    8
 #define N_LAYER  6
@@ -26,13 +27,7 @@ static int32_t slot[N_POS];
 
 static struct moe_context *open_context(const struct moe_model *m, struct kn_team *team, size_t resident_bytes)
 {
-    struct moe_context_options o = { .max_row = N_ROW,
-                                     .max_want = N_ROW,
-                                     .n_slot = N_POS,
-                                     .max_pos = N_POS,
-                                     .kv = KN_KV_F16,
-                                     .resident_bytes = resident_bytes,
-                                     .team = team };
+    struct moe_context_options o = one_sequence(team, N_ROW, N_POS, resident_bytes);
     struct moe_context *c;
     assert_int_equal(moe_context_open(&c, m, &o), 0);
     return c;
@@ -42,12 +37,7 @@ static struct moe_context *open_context(const struct moe_model *m, struct kn_tea
 static const float *forward(struct moe_context *c, int position, int n, struct moe_result *result)
 {
     struct moe_row row[N_ROW];
-    for (int i = 0; i < n; i++)
-        row[i] = (struct moe_row){ .token = (position + i) * 37 % N_VOCAB,
-                                   .position = position + i,
-                                   .want_logits = true,
-                                   .base = slot,
-                                   .n_base = position + n };
+    lay_sequence(row, slot, position, n, N_VOCAB);
     assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(result->status[i], 0);
