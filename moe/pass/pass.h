@@ -52,9 +52,9 @@ struct moe_choices {
 /* Passes in which rows choose among the experts in memory (moe_forward_present). */
 struct moe_present {
     bool only; /* the pass under way is one; else nothing below is used */
-    bool *
-        there; /* [the store's experts] on the device or in memory when the pass began.  For experts that a layer has chosen and
-                  * the device lacks: when the layer began */
+    /* [the store's experts] on the device or in memory when the pass began; chosen experts that the device lacks: when their
+     * layer began */
+    bool *there;
     bool *held;       /* [n_expert] of the layer's ticket */
     float *rank_bias; /* of the sheet: [the store's experts] added to the values by which experts are chosen */
 };

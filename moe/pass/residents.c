@@ -1,15 +1,16 @@
 /* moe/pass/residents.c - experts that a device with memory of its own keeps there, or computes after a copy.
  *
- * The memory is divided into slots, for experts of each size (slot_pools.c).  In a layer the device computes the experts that have a slot and some of the
- * others, which are copied to a window of slots for this layer alone (where.c says how many); the host computes the rest, at
- * the same time.  Of the others those with most rows are copied.  The result does not depend on where: outputs are stored per
- * (row, choice).  The device finds its experts by the table `all`; its entries are uploaded as they change (listings.c).
+ * The memory is divided into slots, for experts of each size (slot_pools.c).  In a layer the device computes the experts that
+ * have a slot and some of the others, which are copied to a window of slots for this layer alone (where.c says how many); the
+ * host computes the rest, at the same time.  Of the others the experts with most rows are copied.  The result does not depend on
+ * where: outputs are stored per (row, choice).  The device finds its experts by the table `all`; its entries are uploaded as they
+ * change (listings.c).
  *
- * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert that has one of its size: an expert in
- * the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a copy has
- * to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes in which an expert was
- * used, each by the expert's rows over those of the layer's mean one; later ones weigh more.  It begins with the store's, which
- * knows those of earlier runs: then free slots wait for the experts that were the hottest.
+ * An expert gets a slot to stay if one is free, or if it is clearly hotter than the coldest expert of its size that has one: an
+ * expert in the window changes places with that one, which costs nothing; an expert that the host has computed is copied.  Such a
+ * copy has to gain by more than chance, and where.c limits the time that such copies take.  Heat counts the passes that used an
+ * expert; a pass counts by the expert's rows over those of the layer's mean one, and later passes weigh more.  Heat begins with
+ * the store's, which knows earlier runs: then free slots wait for the experts that were the hottest.
  *
  * The host evicts first the experts that the device keeps.  So an expert that loses its place may be nowhere but there: then it
  * is copied back, to the host's slot of the one that has taken it.  A model that needs the memory of both is not read again.
@@ -388,7 +389,7 @@ static bool is_before(const struct moe_context *c, int i, int k)
 
 static bool can_pass(struct moe_context *c, int i) { return moe_slot_pool_of(c, c->residents.rest[i])->n_window > 0; }
 
-/* Marks n experts of the rest, of those whose pools have a window: all n_can of them, or those with most rows. */
+/* Marks n experts of the rest: only experts in a pool with a window, all n_can of them or the ones with most rows. */
 static void mark_passing(struct moe_context *c, int n, int n_can)
 {
     struct moe_residents *r = &c->residents;
@@ -405,7 +406,7 @@ static void mark_passing(struct moe_context *c, int n, int n_can)
 
 /* ---- the window --------------------------------------------------------------------------------------------------- */
 
-/* The expert of slot i loses it to the pool's last one that stays, whose slot is behind those of the experts that stay from now on.
+/* The expert of slot i gives it to the pool's last expert that stays; the last one's slot belongs to the window from now on.
  * Their memory stays where it is, and so does the entry of the last one in the table. */
 static void drop(struct moe_context *c, struct moe_slot_pool *p, int i)
 {
