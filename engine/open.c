@@ -39,6 +39,9 @@ static struct moe_context_options context_options(const struct eng_engine *e)
 #define FLOAT_COST           2   /* time of a float multiply-add over that of an int8 one */
 #define MAX_PREFILL_SLOWDOWN 1.5 /* default of eng_options.max_prefill_slowdown */
 
+/* Of drafts, and of prompts, in a pass, where the user set no number. */
+enum rows { AFFORDABLE_ROWS, FEWEST_ROWS };
+
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
     s->engine = e;
@@ -131,29 +134,55 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
+/* The most drafted rows whose memory passes can spare. The drafters are not open yet, since they need the number: of
+ * their memory only the logits of a tree's own rows count. */
+static int affordable_rows(const struct eng_engine *e, size_t logits_bytes)
+{
+    const struct eng_options *o = &e->assets.opt;
+    struct moe_context_options context = context_options(e);
+    size_t beside = 0;
+    if (!o->n_chunk)
+        context.max_row += ENG_CHUNK;
+    for (int i = 0; i < o->n_draft; i++)
+        if (eng_draft_properties(o->draft[i].kind)->is_network && o->draft[i].tree != ENG_TREE_CHAIN)
+            beside += logits_bytes;
+    return eng_affordable_draft_rows(&(struct eng_use){ .file = e->assets.file,
+                                                        .model = e->assets.model,
+                                                        .context = context,
+                                                        .n_parallel = o->n_parallel,
+                                                        .host_mem = o->host_mem,
+                                                        .device_mem = o->device_mem,
+                                                        .kv_mem = o->kv_mem,
+                                                        .reserved_bytes = o->reserved_bytes },
+                                     beside);
+}
+
 /* The most drafted rows of a pass: for each sequence gamma, or with --dsi 1 the lookahead if that is larger. If neither
- * is given: 8, but fewer, at least one, if their logits would take more than DRAFT_LOGITS_BYTES. Few for predictions
- * alone, since every server has their memory, and few requests one. */
-static int drafted_rows(const struct eng_options *o, int rows_of_logits)
+ * is given: 8, but fewer, at least one, if not so many are affordable. */
+static int drafted_rows(const struct eng_options *o, int affordable)
 {
     int each = kn_max(o->gamma, o->dsi == ENG_DSI_ON ? o->lookahead : 0);
     if (each > 0)
         return kn_min(o->n_parallel * each, MAX_DRAFT_ROWS);
-    return kn_min(kn_min(8 * o->n_parallel, MAX_DRAFT_ROWS), kn_max(o->n_parallel, rows_of_logits));
+    return kn_min(kn_min(8 * o->n_parallel, MAX_DRAFT_ROWS), kn_max(o->n_parallel, affordable));
 }
 
-/* Rows of a pass for drafts and for the windows of lookahead decoding. MAX_DRAFT_ROWS and DRAFT_LOGITS_BYTES limit both
- * together, and drafts come first. */
-static int draft_rows(const struct eng_engine *e, int n_vocab)
+/* Rows of a pass for drafts and for the windows of lookahead decoding; drafts come first. Few for predictions alone,
+ * since every server has their memory, and few requests one. */
+static int draft_rows(const struct eng_engine *e, enum rows rows)
 {
     const struct eng_options *o = &e->assets.opt;
-    size_t row_bytes = (size_t)n_vocab * sizeof(float);
+    size_t row_bytes = (size_t)moe_model_shape(e->assets.model)->n_vocab * sizeof(float);
+    if (!o->n_draft || !o->gamma)
+        return 0;
     if (o->gamma == ENG_GAMMA_AUTO && o->n_draft == 1 && eng_draft_properties(o->draft[0].kind)->only_copies)
         return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / row_bytes)));
-    int rows_of_logits = (int)(DRAFT_LOGITS_BYTES / row_bytes), drafted = drafted_rows(o, rows_of_logits), wanted = 0;
+    int affordable = kn_min((int)(DRAFT_LOGITS_BYTES / row_bytes), MAX_DRAFT_ROWS), wanted = 0;
+    affordable = rows == FEWEST_ROWS ? 0 : kn_min(affordable, affordable_rows(e, row_bytes));
+    int drafted = drafted_rows(o, affordable);
     for (int i = 0; i < o->n_draft; i++)
         wanted += o->n_parallel * eng_draft_window_rows(&o->draft[i]);
-    int window = kn_max(0, kn_min(wanted, kn_min(MAX_DRAFT_ROWS, rows_of_logits) - drafted));
+    int window = kn_max(0, kn_min(wanted, affordable - drafted));
     if (window < wanted)
         kn_say(
             KN_LOG_WARN,
@@ -204,8 +233,6 @@ static int open_model(struct eng_engine *e)
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
     e->assets.position_cost = FLOAT_COST * shape->position_macs / shape->row_macs;
     add_prediction(e);
-    if (e->assets.opt.n_draft && e->assets.opt.gamma)
-        e->assets.n_draft_row = draft_rows(e, shape->n_vocab);
     return 0;
 }
 
@@ -266,11 +293,14 @@ static int split_memory(struct eng_engine *e)
                                          .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
 }
 
-/* The longest chunk of a prompt, and the share of prompts in passes. The drafters are not open yet, since they need the
- * number: their memory does not count. */
-static void choose_chunk(struct eng_engine *e)
+/* The rows of a pass for drafts and prompts, and the share of prompts in passes. The drafters are not open yet, since
+ * they need the numbers: their memory does not count. */
+static void choose_rows(struct eng_engine *e, enum rows rows)
 {
     struct eng_options *o = &e->assets.opt;
+    e->assets.n_draft_row = draft_rows(e, rows);
+    if (!o->n_chunk && rows == FEWEST_ROWS)
+        o->n_chunk = ENG_CHUNK;
     if (!o->n_chunk)
         o->n_chunk = eng_default_chunk(&(struct eng_use){ .model = e->assets.model,
                                                           .context = context_options(e),
@@ -284,7 +314,14 @@ static void choose_chunk(struct eng_engine *e)
     o->n_chunk = kn_max(o->n_chunk, o->n_parallel);
 }
 
-int eng_describe(struct eng_engine **out, const struct eng_options *opt)
+/* Whether FEWEST_ROWS may be fewer than these. */
+static bool takes_more_rows(const struct eng_engine *e)
+{
+    const struct eng_options *o = &e->assets.opt;
+    return e->assets.n_draft_row > o->n_parallel || o->n_chunk > kn_max(ENG_CHUNK, o->n_parallel);
+}
+
+static int describe(struct eng_engine **out, const struct eng_options *opt, enum rows rows)
 {
     struct eng_engine *e = kn_calloc(1, sizeof *e);
     if (!e)
@@ -293,21 +330,18 @@ int eng_describe(struct eng_engine **out, const struct eng_options *opt)
     e->assets.opt.n_session = kn_max(e->assets.opt.n_session, e->assets.opt.n_parallel);
     int error = kn_team_open(&e->assets.team, opt->n_thread);
     if (!error && (error = open_model(e)) == 0)
-        choose_chunk(e);
+        choose_rows(e, rows);
     if (error || (error = list_stop_tokens(e)) || (error = open_sessions(e)) || (error = open_choosers(e)) ||
         (error = open_drafting(e)) || (error = split_memory(e))) {
-        bool shortens = error == KN_ELIMIT && !opt->n_chunk && e->assets.opt.n_chunk > ENG_CHUNK;
+        bool retry = error == KN_ELIMIT && rows == AFFORDABLE_ROWS && takes_more_rows(e);
         eng_close(e);
-        if (shortens) { /* drafters need the memory of long chunks */
-            struct eng_options shorter = *opt;
-            shorter.n_chunk = ENG_CHUNK;
-            return eng_describe(out, &shorter);
-        }
-        return error;
+        return retry ? describe(out, opt, FEWEST_ROWS) : error; /* the drafters need the memory */
     }
     *out = e;
     return 0;
 }
+
+int eng_describe(struct eng_engine **out, const struct eng_options *opt) { return describe(out, opt, AFFORDABLE_ROWS); }
 
 static int load_model(struct eng_engine *e)
 {

@@ -24,6 +24,15 @@ static void print_part(const char *name, size_t bytes, const char *note)
     eng_print_wrapped(stdout, at, at, note);
 }
 
+static void print_buffers(const struct eng_engine *e, size_t bytes)
+{
+    char note[96] = "";
+    int n = eng_n_draft_row(e), at = n ? snprintf(note, sizeof note, "with %d drafted tokens", n) : 0;
+    if (moe_model_shape(eng_model(e))->state_bytes)
+        snprintf(note + at, sizeof note - (size_t)at, "%sand states of running sequences", at ? ", " : "");
+    print_part("buffers of a pass", bytes, note);
+}
+
 static void print_device(const struct eng_config *c, const struct eng_device_split *d, const char *kv, int n_expert)
 {
     printf("on device %s:\n", c->device);
@@ -90,7 +99,7 @@ static void print_split(const struct eng_config *c, const struct eng_engine *e, 
         snprintf(widened, sizeof widened, "%.1f MiB of it are F32, quantised in the file (attn_kv_b)",
                  (double)shape->widened_bytes / 0x1p20);
     print_part("dense weights", s->dense, widened);
-    print_part("buffers of a pass", s->step, shape->state_bytes ? "and states of running sequences" : "");
+    print_buffers(e, s->step);
     print_part("KV cache", s->kv, kv);
     if (shape->state_bytes)
         print_part("cached states", s->state, states);
@@ -117,12 +126,12 @@ static void print_split_json(const struct eng_engine *e, size_t server_least, in
         "{\"what\":\"split\",\"host_mem_bytes\":%zu,\"fixed_bytes\":%zu,\"dense_bytes\":%zu,"
         "\"step_bytes\":%zu,\"kv_bytes\":%zu,\"state_bytes\":%zu,\"expert_bytes\":%zu,\"spare_bytes\":%zu,"
         "\"least_bytes\":%zu,\"serve_least_bytes\":%zu,\"serve_parallel\":%d,"
-        "\"n_ctx\":%d,\"n_kv\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
+        "\"n_ctx\":%d,\"n_kv\":%d,\"n_draft_row\":%d,\"n_expert\":%d,\"n_resident\":%d,\"n_layer\":%d,\"n_moe_layer\":%d,"
         "\"widened_bytes\":%zu,\"n_ahead\":%d,\"ahead_bytes\":%zu,\"n_expert_ahead\":%d,\"device_mem_bytes\":%zu,"
         "\"device_dense_bytes\":%zu,\"device_step_bytes\":%zu,\"device_kv_bytes\":%zu,"
         "\"device_state_bytes\":%zu,\"device_expert_bytes\":%zu,\"n_device_resident\":%d,\"device_least_bytes\":%zu}\n",
         s->total, s->fixed, s->dense, s->step, s->kv, s->state, s->expert, s->spare, s->least, server_least, n_parallel,
-        eng_n_ctx(e), s->n_kv_slot, s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer,
+        eng_n_ctx(e), s->n_kv_slot, eng_n_draft_row(e), s->n_expert, s->n_resident, shape->n_layer, shape->n_moe_layer,
         shape->widened_bytes, shape->n_ahead, shape->ahead_bytes, shape->n_expert_ahead, s->device.total,
         s->device.dense, s->device.step, s->device.kv, s->device.state, s->device.expert, s->device.n_resident,
         s->device.least);

@@ -14,11 +14,12 @@
 #include <string.h>
 
 #define MAX_PREFILL_ROWS 256 /* prefill rows in a pass */
-#define MIN_LOGIT_ROWS   64  /* rows with logits that a pass can have at least; more if a pass verifies more */
-#define TREE_DEPTH       8
-#define MAX_SUCCESSORS   10                                  /* successors considered of a row, and rows of a level */
-#define N_SCRATCH        (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */
-#define MAX_GUESS        (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
+#define MIN_LOGIT_ROWS                                                                                                 \
+    64 /* rows with logits of a tree's pass, if its levels can be so wide; more if a pass verifies more */
+#define TREE_DEPTH     8
+#define MAX_SUCCESSORS 10                                  /* successors considered of a row, and rows of a level */
+#define N_SCRATCH      (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */
+#define MAX_GUESS      (MAX_SUCCESSORS + MAX_SUCCESSORS * MAX_SUCCESSORS * (TREE_DEPTH - 1))
 _Static_assert(MAX_SUCCESSORS <= SPEC_RANKS, "spec_rank ranks no more tokens");
 
 /* A node of a plan. A plan lists its nodes by falling value, parents before children. parent: index of an earlier node;
@@ -106,8 +107,8 @@ int eng_trees_open(struct eng_trees **out, struct eng_drafter *d, const struct m
     t->tree = tree;
     t->n_want = n_parallel;
     if (tree != ENG_TREE_CHAIN)
-        t->n_want = kn_max(kn_max(n_parallel, MIN_LOGIT_ROWS),
-                           kn_min(d->drafting->host.n_draft_row, n_parallel * MAX_SUCCESSORS));
+        t->n_want = kn_max(n_parallel,
+                           kn_min(kn_max(d->drafting->host.n_draft_row, MIN_LOGIT_ROWS), n_parallel * MAX_SUCCESSORS));
     size_t n = (size_t)t->n_want;
     t->row = kn_calloc(MAX_PREFILL_ROWS + n, sizeof *t->row);
     t->item = kn_calloc((size_t)n_parallel, sizeof *t->item);

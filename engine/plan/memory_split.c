@@ -33,6 +33,8 @@
 #define CHUNK_ROOM_PART       2   /* and those that are kept shrink by one in so many, at most */
 #define CHUNK_HOST_PART       32  /* of the host's memory, for the buffers of longer chunks */
 #define CHUNK_STEP            64
+#define DRAFTS_PART           32 /* drafted rows may take one part in so many of the missing experts' memory, and of KV */
+#define ROWS_TO_MEASURE       64          /* of drafts: buffers are rounded up, so one row tells little */
 #define MIN_FREE_MARGIN_BYTES (256 * MIB) /* free memory left to other programs: this or a twentieth, the larger */
 
 /* ---- the split ---------------------------------------------------------------------------------------------- */
@@ -136,6 +138,15 @@ int eng_plan_chunk(const struct eng_chunk_need *need)
         more = least_of(more, need->host_room / CHUNK_HOST_PART / need->host_row_bytes);
     size_t rows = least_of(least_of(ENG_CHUNK + more, ENG_CHUNK_MOST), need->n_token);
     return (int)most_of(rows / CHUNK_STEP * CHUNK_STEP, ENG_CHUNK);
+}
+
+size_t eng_plan_draft_room(const struct eng_split *bare, size_t expert_bytes)
+{
+    const struct eng_device_split *d = &bare->device;
+    size_t expert = d->total ? d->expert : bare->expert, kv = d->total ? d->kv : bare->kv;
+    size_t missing = expert_bytes > expert ? expert_bytes - expert : 0;
+    size_t beyond = kv > bare->kv_least ? kv - bare->kv_least : 0;
+    return (d->total ? d->spare : bare->spare) + missing / DRAFTS_PART + beyond / DRAFTS_PART;
 }
 
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
@@ -255,33 +266,66 @@ static size_t free_budget(size_t left)
  * each process, and a desktop. */
 static size_t free_device_budget(size_t left) { return left - left / 20; }
 
+static size_t device_budget(const struct eng_use *use)
+{
+    return use->device_mem ? use->device_mem : free_device_budget(kn_device_free_bytes(moe_model_device(use->model)));
+}
+
+static size_t host_budget(const struct eng_use *use)
+{
+    struct kn_machine machine;
+    kn_machine_get(&machine);
+    return use->host_mem ? use->host_mem : free_budget(machine.available_bytes);
+}
+
 int eng_default_chunk(const struct eng_use *use)
 {
     struct eng_use few = *use;
     struct eng_need need;
     struct eng_split split;
-    struct kn_machine machine;
     struct kn_bytes bytes[2];
     if (!is_apart(use->model))
         return ENG_CHUNK;
-    kn_machine_get(&machine);
     for (int i = 0; i < 2; i++) {
         few.context.max_row = i ? ENG_CHUNK : ENG_CHUNK_MOST;
         few.context.n_slot = 1;
         bytes[i] = moe_context_bytes(use->model, &few.context);
     }
     ask_device(&need, &few);
-    size_t left = free_device_budget(kn_device_free_bytes(moe_model_device(use->model)));
-    if (eng_plan_device(&split, &need, use->device_mem ? use->device_mem : left))
+    if (eng_plan_device(&split, &need, device_budget(use)))
         return ENG_CHUNK; /* eng_budget() prints the refusal */
     return eng_plan_chunk(&(struct eng_chunk_need){
         .room = split.device.expert,
         .expert_bytes = need.expert_bytes,
         .row_bytes = (bytes[0].device - bytes[1].device) / (ENG_CHUNK_MOST - ENG_CHUNK),
-        .host_room = use->host_mem ? use->host_mem : free_budget(machine.available_bytes),
+        .host_room = host_budget(use),
         .host_row_bytes = (bytes[0].host - bytes[1].host) / (ENG_CHUNK_MOST - ENG_CHUNK),
         .n_token = (size_t)use->n_parallel * (size_t)use->context.max_pos,
     });
+}
+
+int eng_affordable_draft_rows(const struct eng_use *use, size_t beside)
+{
+    struct moe_context_options with = use->context;
+    struct eng_need need;
+    struct eng_split bare = { .total = 0 };
+    with.max_row += ROWS_TO_MEASURE;
+    with.max_want += ROWS_TO_MEASURE;
+    with.n_draft += ROWS_TO_MEASURE;
+    struct kn_bytes none = moe_context_bytes(use->model, &use->context), more = moe_context_bytes(use->model, &with);
+    bool apart = is_apart(use->model);
+    int error = 0;
+    if (apart) {
+        ask_device(&need, use);
+        error = eng_plan_device(&bare, &need, device_budget(use));
+    } else {
+        ask(&need, use);
+        error = eng_plan_split(&bare, &need, host_budget(use));
+    }
+    if (error)
+        return 0; /* eng_budget() prints the refusal */
+    size_t row = (apart ? more.device - none.device : more.host - none.host) / ROWS_TO_MEASURE + beside;
+    return (int)least_of(eng_plan_draft_room(&bare, need.expert_bytes) / most_of(row, 1), INT32_MAX);
 }
 
 static int refuse_kv(size_t kv_least, const struct eng_use *use)
@@ -329,7 +373,7 @@ static int split_device(struct eng_split *split, struct eng_need *host, const st
                        "the device has %zu MiB of free memory: set --device-mem to at most that, or leave it out",
                        left / MIB);
     ask_device(&need, use);
-    int error = eng_plan_device(split, &need, use->device_mem ? use->device_mem : free_device_budget(left));
+    int error = eng_plan_device(split, &need, device_budget(use));
     if (error)
         return error == KN_EINVAL ? refuse_kv(split->kv_least, use) : refuse_device(split, &need, use);
     count_device_slots(&split->device, &need, use);

@@ -159,6 +159,13 @@ struct eng_chunk_need {
  * host computes them: a chunk of twice as many rows takes little longer. So chunks are as long as memory allows. */
 int eng_plan_chunk(const struct eng_chunk_need *need);
 
+/* ---- rows of drafts ------------------------------------------------------------------------------ */
+
+/* The memory that the buffers of drafted rows may take: all free memory, and a small part of the memory that the missing experts
+ * would need and of the KV cache beyond one context, so that passes become little longer and few users wait.  bare: the split without drafts, of the device
+ * if it has its own memory; expert_bytes: memory for all experts. */
+size_t eng_plan_draft_room(const struct eng_split *bare, size_t expert_bytes);
+
 /* Moves the memory of an unloaded drafter to the expert part; its `slot` must exclude the bytes that stay allocated.
  * expert_bytes: all experts of the model. */
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes);
@@ -186,6 +193,10 @@ int eng_default_ctx(const struct moe_model *model, enum kn_kv kv, int n_parallel
 /* The rows of a pass where the user chose none: eng_plan_chunk() for a device with memory of its own, else ENG_CHUNK.  use: with
  * drafters and context.max_row still unknown. */
 int eng_default_chunk(const struct eng_use *use);
+
+/* The most drafted rows that eng_plan_draft_room() allows in a pass.  use: without drafters, and with a context without drafts;
+ * beside: bytes that a drafted row takes in the buffers of the drafters' own passes. */
+int eng_affordable_draft_rows(const struct eng_use *use, size_t beside);
 
 /* Splits the budget. Call it when the small parts (vocabulary, sessions, samplers) are allocated, since it measures
  * them, and before the large parts are. KN_ELIMIT if the budget is too small; a message says which option to change. */

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -197,6 +198,23 @@ static void chunks_are_as_long_as_memory_allows(void **state)
     assert_int_equal(eng_plan_chunk(&n), 512);
 }
 
+/* Free memory, and a thirty-second of the missing experts and of the KV cache beyond one context. */
+static void drafted_rows_may_take_a_little(void **state)
+{
+    (void)state;
+    struct eng_split s = { .kv_least = 1000, .kv = 1000, .expert = 36000, .spare = 0 };
+    assert_int_equal(eng_plan_draft_room(&s, 100000), 2000);
+    s.kv = 4200;
+    assert_int_equal(eng_plan_draft_room(&s, 100000), 2100);
+    s.expert = 100000;
+    s.spare = 70000;
+    assert_int_equal(eng_plan_draft_room(&s, 100000), 70100);
+    s.kv = 900; /* --kv-mem of less than one context is refused later */
+    assert_int_equal(eng_plan_draft_room(&s, 100000), 70000);
+    s.device = (struct eng_device_split){ .total = 1, .kv = 4200, .expert = 36000, .spare = 5 };
+    assert_int_equal(eng_plan_draft_room(&s, 100000), 2105);
+}
+
 static void distinct_experts_are_counted(void **state)
 {
     (void)state;
@@ -381,6 +399,8 @@ static void keep_line(enum kn_level level, const char *line)
     snprintf(said, sizeof said, "%s", line);
 }
 
+static char *gamma_flag; /* a further flag, or NULL */
+
 /* draft: the --draft flag, or NULL. */
 static int plan(char *path, char *host_mem, char *draft)
 {
@@ -394,15 +414,17 @@ static int plan(char *path, char *host_mem, char *draft)
                      (char[]){ "--json" },
                      (char[]){ "--host-mem" },
                      host_mem,
-                     draft };
+                     draft,
+                     gamma_flag };
     FILE *catch = tmpfile();
     assert_non_null(catch);
+    malloc_trim(0); /* memory that an earlier plan has freed does not count */
     fflush(stdout);
     int kept = dup(1);
     dup2(fileno(catch), 1);
     kn_log_set(keep_line, KN_LOG_INFO);
     said[0] = 0;
-    int status = eng_config_parse(&c, ENG_plan, draft ? 10 : 9, argv);
+    int status = eng_config_parse(&c, ENG_plan, 9 + !!draft + !!gamma_flag, argv);
     if (!status)
         status = eng_cmd_plan(&c);
     kn_log_set(NULL, KN_LOG_INFO);
@@ -474,6 +496,73 @@ static void the_command_prints_split_and_speed(void **state)
     unlink(path);
 }
 
+/* Where experts are on disk, fewer tokens are drafted in a pass than eight for each sequence. A number that the user sets
+ * is kept, and the smallest budget works. */
+static void few_are_drafted_where_memory_is_short(void **state)
+{
+    (void)state;
+    static const char says[] = "raise --host-mem to ";
+    char path[64], size[32];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(
+        moe_synth(
+            path,
+            &(struct moe_synth_options){
+                .shape = "tiny-deepseek2", .n_layer = 20, .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }),
+        0);
+    kn_team_close(team);
+    assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
+    assert_true(number(0, "n_draft_row") == 0);
+    assert_int_equal(plan(path, (char[]){ "1G" }, (char[]){ "--draft=ngram" }), 0);
+    assert_true(number(0, "n_draft_row") == 16);
+    double half = number(0, "least_bytes") + number(0, "expert_bytes") / 2;
+
+    assert_int_equal(plan(path, (char[]){ "1M" }, (char[]){ "--draft=ngram" }), 2);
+    assert_non_null(strstr(said, says));
+    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
+    size[strcspn(size, ",")] = 0;
+    assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
+
+    snprintf(size, sizeof size, "%.0fK", half / 1024);
+    assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
+    assert_true(number(0, "n_resident") < number(0, "n_expert"));
+    double rows = number(0, "n_draft_row");
+    assert_true(rows > 2 && rows < 16);
+    gamma_flag = (char[]){ "--gamma=8" };
+    assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
+    gamma_flag = NULL;
+    assert_true(number(0, "n_draft_row") == 16);
+    unlink(path);
+}
+
+/* Drafted rows are chosen before the memory of a draft model is known. If it leaves no room for them, they are few. */
+static void a_draft_model_comes_before_drafted_rows(void **state)
+{
+    (void)state;
+    static const char says[] = "raise --host-mem to ";
+    char path[64], draft[128], size[32];
+    struct kn_team *team;
+    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    snprintf(draft, sizeof draft, "--draft=model:%s,tree=chain", path);
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(
+        moe_synth(
+            path,
+            &(struct moe_synth_options){
+                .shape = "tiny-deepseek2", .n_layer = 8, .n_vocab = 30000, .format = KN_F16, .seed = 3, .team = team }),
+        0);
+    kn_team_close(team);
+    assert_int_equal(plan(path, (char[]){ "1M" }, draft), 2);
+    assert_non_null(strstr(said, says));
+    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
+    size[strcspn(size, ",")] = 0;
+    assert_int_equal(plan(path, size, draft), 0);
+    assert_true(number(0, "n_draft_row") == 2);
+    unlink(path);
+}
+
 /* An MTP layer takes no memory without --draft mtp; with it, its experts are counted. */
 static void a_layer_ahead_is_planned_for_who_asks(void **state)
 {
@@ -531,6 +620,9 @@ int main(void)
         cmocka_unit_test(states_are_kept_with_a_tenth),
         cmocka_unit_test(the_memory_of_a_device_is_split_first),
         cmocka_unit_test(chunks_are_as_long_as_memory_allows),
+        cmocka_unit_test(drafted_rows_may_take_a_little),
+        cmocka_unit_test(few_are_drafted_where_memory_is_short),
+        cmocka_unit_test(a_draft_model_comes_before_drafted_rows),
         cmocka_unit_test(a_device_is_forecast),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),
