@@ -224,12 +224,7 @@ static int open_model(struct eng_engine *e)
         int n = eng_default_ctx(e->assets.model, e->assets.opt.kv, e->assets.opt.n_parallel, e->assets.opt.host_mem,
                                 e->assets.opt.device_mem, e->assets.opt.kv_mem, e->assets.opt.reserved_bytes);
         e->assets.opt.n_ctx = e->assets.opt.n_ctx_most ? kn_min(n, e->assets.opt.n_ctx_most) : n;
-    } else if (e->assets.opt.n_ctx > shape->n_ctx_train)
-        kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor",
-               e->assets.opt.n_ctx, e->assets.opt.model, shape->n_ctx_train);
-    if (shape->n_ctx_short && e->assets.opt.n_ctx > shape->n_ctx_short)
-        kn_say(KN_LOG_INFO, "LongRoPE's long form, for a context of %d tokens; --ctx-size %d takes the short one",
-               e->assets.opt.n_ctx, shape->n_ctx_short);
+    }
     /* time of attention to one position (float multiply-adds) over that of all else of a row (int8 ones) */
     e->assets.position_cost = FLOAT_COST * shape->position_macs / shape->row_macs;
     add_prediction(e);
@@ -274,7 +269,7 @@ static int open_drafting(struct eng_engine *e)
 }
 
 /* Called when the small parts are allocated, as eng_budget() measures them; the drafters' sizes are given to it. */
-static int split_memory(struct eng_engine *e)
+static int split_memory(struct eng_engine *e, bool retries)
 {
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
@@ -290,7 +285,8 @@ static int split_memory(struct eng_engine *e)
                                          .reserve_of = e->assets.opt.reserve_of,
                                          .reserve_arg = e->assets.opt.reserve_arg,
                                          .drafters = needs.memory,
-                                         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel) });
+                                         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel),
+                                         .retries = retries });
 }
 
 /* The rows of a pass for drafts and prompts, and the share of prompts in passes. The drafters are not open yet, since
@@ -314,11 +310,23 @@ static void choose_rows(struct eng_engine *e, enum rows rows)
     o->n_chunk = kn_max(o->n_chunk, o->n_parallel);
 }
 
-/* Whether FEWEST_ROWS may be fewer than these. */
-static bool takes_more_rows(const struct eng_engine *e)
+/* Whether the engine has chosen more rows than FEWEST_ROWS. opt: as the user set them. */
+static bool chose_more_rows(const struct eng_engine *e, const struct eng_options *opt)
 {
-    const struct eng_options *o = &e->assets.opt;
-    return e->assets.n_draft_row > o->n_parallel || o->n_chunk > kn_max(ENG_CHUNK, o->n_parallel);
+    return (opt->gamma == ENG_GAMMA_AUTO && e->assets.n_draft_row > opt->n_parallel) ||
+           (!opt->n_chunk && e->assets.opt.n_chunk > kn_max(ENG_CHUNK, opt->n_parallel));
+}
+
+static void judge_context(const struct eng_engine *e)
+{
+    const struct moe_shape *shape = moe_model_shape(e->assets.model);
+    int n = e->assets.opt.n_ctx;
+    if (n > shape->n_ctx_train)
+        kn_say(KN_LOG_WARN, "--ctx-size %d: %s was trained on %d tokens, its output beyond them is poor", n,
+               e->assets.opt.model, shape->n_ctx_train);
+    if (shape->n_ctx_short && n > shape->n_ctx_short)
+        kn_say(KN_LOG_INFO, "LongRoPE's long form, for a context of %d tokens; --ctx-size %d takes the short one", n,
+               shape->n_ctx_short);
 }
 
 static int describe(struct eng_engine **out, const struct eng_options *opt, enum rows rows)
@@ -328,20 +336,31 @@ static int describe(struct eng_engine **out, const struct eng_options *opt, enum
         return kn_fail(KN_ENOMEM, "no memory for the engine");
     e->assets.opt = *opt;
     e->assets.opt.n_session = kn_max(e->assets.opt.n_session, e->assets.opt.n_parallel);
+    bool retries = false;
     int error = kn_team_open(&e->assets.team, opt->n_thread);
     if (!error && (error = open_model(e)) == 0)
         choose_rows(e, rows);
-    if (error || (error = list_stop_tokens(e)) || (error = open_sessions(e)) || (error = open_choosers(e)) ||
-        (error = open_drafting(e)) || (error = split_memory(e))) {
-        bool retry = error == KN_ELIMIT && rows == AFFORDABLE_ROWS && takes_more_rows(e);
+    if (!error && (error = list_stop_tokens(e)) == 0 && (error = open_sessions(e)) == 0 &&
+        (error = open_choosers(e)) == 0 && (error = open_drafting(e)) == 0) {
+        retries = rows == AFFORDABLE_ROWS && chose_more_rows(e, opt);
+        error = split_memory(e, retries);
+    }
+    if (error) {
         eng_close(e);
-        return retry ? describe(out, opt, FEWEST_ROWS) : error; /* the drafters need the memory */
+        return retries && error == KN_ELIMIT ? describe(out, opt, FEWEST_ROWS)
+                                             : error; /* the drafters need the memory */
     }
     *out = e;
     return 0;
 }
 
-int eng_describe(struct eng_engine **out, const struct eng_options *opt) { return describe(out, opt, AFFORDABLE_ROWS); }
+int eng_describe(struct eng_engine **out, const struct eng_options *opt)
+{
+    int error = describe(out, opt, AFFORDABLE_ROWS);
+    if (!error)
+        judge_context(*out);
+    return error;
+}
 
 static int load_model(struct eng_engine *e)
 {

@@ -227,6 +227,8 @@ static const char *flag_to_lower(const struct eng_need *need, const struct eng_u
 static int refuse_device(const struct eng_split *split, const struct eng_need *need, const struct eng_use *use)
 {
     size_t kv = use->kv_mem ? use->kv_mem : split->kv_least;
+    if (use->retries)
+        return KN_ELIMIT;
     return kn_fail(
         KN_ELIMIT,
         "%s does not fit in %zu MiB of device memory (dense weights %zu MiB, KV cache %zu, buffers %zu): set "
@@ -242,6 +244,8 @@ static int refuse(const struct eng_split *split, const struct eng_need *need, co
     size_t kv = need->kv_mem ? need->kv_mem : split->kv_least;
     const char *shrink = flag_to_lower(need, use, kv);
     char parts[256];
+    if (use->retries)
+        return KN_ELIMIT;
     snprintf(parts, sizeof parts,
              "dense weights %zu MiB, experts at least %zu, KV cache %zu, "
              "buffers %zu, the program %zu",

@@ -182,6 +182,7 @@ struct eng_use { /* the input of eng_budget() */
     const void *reserve_arg;
     struct eng_extra drafters; /* all together */
     int n_ahead;               /* positions that a draft needs behind a full context */
+    bool retries;              /* if it does not fit, the caller tries smaller buffers: no message then */
 };
 
 /* The context of a model where the user chose none: eng_plan_ctx() with the contexts that fit for each of n_parallel

@@ -334,7 +334,7 @@ static void its_memory_is_foreseen(void **state)
         struct eng_draft_needs needs;
         eng_draft_needs(e->drafting, &needs);
         step[i] = needs.memory.step;
-        size_t slot = needs.memory.slot, least = 3 * 70 * slot + 61 * 4096 * sizeof(float);
+        size_t slot = needs.memory.slot, least = 3 * 70 * slot + (3 * 10 - 3) * 4096 * sizeof(float);
         assert_true(i < 2 || step[0] - step[2] > least);
         eng_close(e);
     }
