@@ -47,7 +47,7 @@ SM           ?= $(if $(CI),80,$(SM_ALL))
 SM_ALL        = 80 86 89 90 120
 NVCCFLAGS     = -I. -O3 -std=c++17 -fmad=false -ftz=false -prec-div=true -prec-sqrt=true -arch=compute_80
 # The SIMD bodies of different instruction sets share their callers, which divide the work among threads, so the thread
-# sanitizer does not look at AVX-512's: test_pass and test_pass_layers run every instruction set, test_same_bytes AVX2, too.
+# sanitizer does not look at AVX-512's: test_pass, test_pass_layers and test_same_bytes run the bodies of AVX2.
 $(B)/tsan/kernels/%.avx512.o $(B)/tsan/kernels/%.vbmi.o: tsan_FLAGS += -fno-sanitize=thread -D__SANITIZE_THREAD__  # few tiles, as in the other bodies
 # Tests run once for each time they are compiled, and most spend their time in the code that they test.
 $(out)/tests/%.o: CFLAGS += -O1
@@ -234,7 +234,8 @@ $(out)/spillway: $(out)/$(MAIN).o $(call closure,engine)
 # MODE=asan": other tests run its code there.  They would take ten, and three, times as long.
 test_sources = $(wildcard tests/*/test_*.c tests/*/*/test_*.c)
 not_here     = $(if $(filter tsan asan,$(MODE)),$(shell grep -l 'not under MODE=$(MODE)' $(test_sources)))
-first        = tests/moe/pass/test_same_bytes.c tests/engine/test_pairs.c tests/engine/test_session.c  # they take longest
+first        = $(addsuffix .c,$(addprefix tests/,moe/pass/test_same_bytes engine/test_pairs cuda/test_products moe/write/test_quantize \
+               moe/write/test_importance moe/pass/test_slot_pools engine/cli/test_commands offload/test_store speculative/test_control))  # they take longest
 TESTS       := $(patsubst %.c,$(out)/%,$(filter-out $(not_here),$(first) $(filter-out $(first),$(test_sources))))
 define test_rule
 $(out)/tests/$(1)/%: $(out)/tests/$(1)/%.o $(call closure,$(1))

@@ -12,6 +12,22 @@
 #define PROMPT 9
 #define LENGTH 13
 
+/* The interpreter is slow under sanitizers: there each family has one format of the KV cache, and each format some
+ * families. ThreadSanitizer runs three families with experts, one with each format, because the host's and the device's
+ * threads are the same for all. */
+#if defined __SANITIZE_THREAD__ || defined __SANITIZE_ADDRESS__
+#define KV_STEP KN_KV_COUNT
+#else
+#define KV_STEP 1
+#endif
+#ifdef __SANITIZE_THREAD__
+#define FIRST_FAMILY 2 /* gpt_oss, qwen3next, phimoe */
+#define FAMILY_STEP  4
+#else
+#define FIRST_FAMILY 0
+#define FAMILY_STEP  1
+#endif
+
 /* Logits of the first LENGTH tokens: the prompt's in one pass, the others one by one. */
 static void run(const struct golden *g, struct moe_model *m, struct kn_team *team, enum kn_kv kv, bool keeps_all,
                 float *all)
@@ -45,6 +61,8 @@ static void run(const struct golden *g, struct moe_model *m, struct kn_team *tea
     moe_context_close(c);
 }
 
+static int n_run; /* families so far */
+
 static void logits_are_those_of_the_host(void **state)
 {
     const char *name = *state;
@@ -67,7 +85,7 @@ static void logits_are_those_of_the_host(void **state)
         assert_int_equal(moe_model_load(model[i], &(struct moe_load_options){ .team = team }), 0);
     }
     bool can_await = kn_device_can_await(cuda);
-    for (int kv = 0; kv < KN_KV_COUNT; kv++) {
+    for (int kv = n_run++ % KV_STEP; kv < KN_KV_COUNT; kv += KV_STEP) {
         size_t n = (size_t)(LENGTH * g.n_vocab);
         float *host = calloc(n, sizeof *host), *device = calloc(n, sizeof *device);
         run(&g, model[0], team, (enum kn_kv)kv, false, host);
@@ -92,8 +110,11 @@ int main(void)
         "llama_gqa", "qwen3moe_norm", "gpt_oss",       "glm4moe",  "deepseek2_lite", "gemma3",
         "qwen3next", "gemma4_moe",    "mimo_v2_flash", "mistral4", "phimoe",         "llama4"
     };
-    struct CMUnitTest tests[sizeof name / sizeof *name];
-    for (size_t i = 0; i < sizeof name / sizeof *name; i++)
-        tests[i] = (struct CMUnitTest){ name[i], logits_are_those_of_the_host, NULL, NULL, name[i] };
+    enum { N_NAME = sizeof name / sizeof *name, N = (N_NAME - FIRST_FAMILY + FAMILY_STEP - 1) / FAMILY_STEP };
+    struct CMUnitTest tests[N];
+    for (int i = 0; i < N; i++) {
+        char *family = name[FIRST_FAMILY + i * FAMILY_STEP];
+        tests[i] = (struct CMUnitTest){ family, logits_are_those_of_the_host, NULL, NULL, family };
+    }
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* Operations that a CUDA device runs as one, where kernels/fuse.c allows it: the bytes are those of the same operations, one
- * after the other; there is one launch; and neighbours that only look alike are not taken for such.  This is not under
- * MODE=tsan: one thread. */
+ * after the other; there is one launch; and neighbours that only look alike are not taken for such.
+ * One thread: not under MODE=tsan. */
 #include "tests/cuda/count.h"
 
 #include "tests/kernels/pass_case.h"

@@ -2,7 +2,7 @@
  * for the same work shows here.
  *
  * Products launch once for each format: these models have one format in a layer, a router in float32, and room for all
- * experts on the device. */
+ * experts on the device.  One thread: not under MODE=tsan. */
 #include "moe/pass/pass.h"
 #include "tests/cuda/count.h"
 

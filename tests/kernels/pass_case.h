@@ -25,13 +25,12 @@
 #ifndef MEMORY
 #define MEMORY ((size_t)4 << 20)
 #endif
-#define N_ROW   5
-#define DEAD    3 /* the row that has failed */
-#define N_SLOT  24
-#define D       96
-#define N_EXP   6
-#define N_USED  2
-#define THREADS 3
+#define N_ROW  5
+#define DEAD   3 /* the row that has failed */
+#define N_SLOT 24
+#define D      96
+#define N_EXP  6
+#define N_USED 2
 
 static uint8_t *memory, *first_image, *plain_image, *access_of; /* [MEMORY] */
 static size_t used;
@@ -190,7 +189,15 @@ static inline void note_field(void *arg, const char *name, enum kn_access access
 }
 
 #ifndef PASS_WAYS
-#define PASS_WAYS (KN_ISA_COUNT * THREADS * 2) /* instruction sets, threads, one node and two */
+#ifdef __SANITIZE_THREAD__ /* several threads, and the bodies in which it sees the accesses (Makefile) */
+#define N_ISA         (KN_ISA_AVX2 + 1)
+#define LEAST_THREADS 2
+#else
+#define N_ISA         KN_ISA_COUNT
+#define LEAST_THREADS 1
+#endif
+#define N_THREADS (3 - LEAST_THREADS + 1)
+#define PASS_WAYS (N_ISA * N_THREADS * 2) /* instruction sets, threads, one node and two */
 
 static inline void run(const struct kn_op *op, enum kn_isa isa, int n_thread)
 {
@@ -217,7 +224,7 @@ static inline void run(const struct kn_op *op, enum kn_isa isa, int n_thread)
 static inline const char *run_way(const struct kn_op *op, int way)
 {
     nodes_set(1 + way % 2);
-    run(op, (enum kn_isa)(way / 2 / THREADS), 1 + way / 2 % THREADS);
+    run(op, (enum kn_isa)(way / 2 / N_THREADS), LEAST_THREADS + way / 2 % N_THREADS);
     nodes_set(1);
     return way % 2 ? "two nodes" : "one node";
 }

@@ -1,5 +1,5 @@
 /* The controller's times of draft passes: outliers, and forecasts or measurements that are far too long. A drafter that is off is
- * not measured, so each of these could keep it off for good. */
+ * not measured, so each of these could keep it off for good.  One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
 #include "tests/speculative/machine.h"
 

@@ -1,4 +1,5 @@
-/* The controller while users come and go: nearly every pass of some batch sizes has prompt rows beside the sequences due. */
+/* The controller while users come and go: nearly every pass of some batch sizes has prompt rows beside the sequences due.
+ * One thread: not under MODE=tsan. */
 #include "tests/speculative/machine.h"
 
 #include <setjmp.h>

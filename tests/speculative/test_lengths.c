@@ -1,5 +1,5 @@
 /* The network that predicts accepted lengths: its three layers by hand, survivals that sum to its lengths, and their
- * use by the controller. */
+ * use by the controller.  One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
 #include "speculative/lengths.h"
 

@@ -1,5 +1,6 @@
 /* The parser of requests by the table of rules (http_rules.h), with the bytes in one piece and in pieces of every size;
- * and every prefix and every changed byte of the table's cases, which must end in an answer within bounds. */
+ * and every prefix and every changed byte of the table's cases, which must end in an answer within bounds.
+ * One thread: not under MODE=tsan. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>

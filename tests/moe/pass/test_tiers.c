@@ -133,6 +133,8 @@ static void same_bytes_in_every_order(void **state)
         float *want = logits_of_host(&t);
         for (int order = 0; order < LATE_ORDERS; order++) {
             struct moe_context *c;
+            if (!late_has_run(i * LATE_ORDERS + order))
+                continue;
             t.device = late_device_apart(kn_isa_best(), (uint64_t)(17 * i + order));
             t.device.order = (enum late_order)order;
             late_watched = &t.device;
@@ -651,6 +653,8 @@ static void drafts_move_nothing(void **state)
         if (!moe_model_shape(t.host)->state_bytes) {
             float *want = logits_of_host(&t);
             for (int order = 0; order < LATE_ORDERS; order++) {
+                if (!late_has_run(i * LATE_ORDERS + order))
+                    continue;
                 assert_int_equal(draft_and_verify(&t, want, order, -1), 0);
                 n_other += draft_and_verify(&t, want, order, 4 * (order % 2));
                 host_evicts = true;
@@ -679,6 +683,8 @@ static void two_tiers_without_the_disk(void **state)
     for (int i = 0; i < 3 * LATE_ORDERS; i++) {
         struct moe_context *c;
         struct off_stats store;
+        if (!late_has_run(i))
+            continue;
         t.device = late_device_apart(kn_isa_best(), (uint64_t)(5 + i));
         t.device.order = (enum late_order)(i % LATE_ORDERS);
         late_watched = &t.device;

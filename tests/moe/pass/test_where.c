@@ -1,5 +1,6 @@
 /* The share of a layer's missing experts that is copied to a device: on simulated layers it finds the share that is fastest, comes
- * back when the machine changes, keeps its account, and leaves a machine alone on which copies never pay. */
+ * back when the machine changes, keeps its account, and leaves a machine alone on which copies never pay.
+ * One thread: not under MODE=tsan. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

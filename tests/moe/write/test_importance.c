@@ -22,9 +22,9 @@
 static char from[128], to[128], matrix_path[128];
 static struct moe_quantized done[N_LIST];
 
-static void make_model(const char *shape, enum kn_format f)
+static void make_model(const char *shape, int n_layer, enum kn_format f)
 {
-    struct moe_synth_options opt = { .shape = shape, .n_layer = 4, .n_vocab = 400, .format = f, .seed = 3 };
+    struct moe_synth_options opt = { .shape = shape, .n_layer = n_layer, .n_vocab = 400, .format = f, .seed = 3 };
     kn_log_set(NULL, KN_LOG_ERROR);
     snprintf(from, sizeof from, "%s/from.gguf", folder);
     snprintf(to, sizeof to, "%s/to.gguf", folder);
@@ -101,7 +101,7 @@ static void both_forms_are_read(void **state)
 {
     (void)state;
     struct moe_file *f;
-    make_model("tiny", KN_F16);
+    make_model("tiny", 2, KN_F16);
     assert_int_equal(moe_file_open(&f, from), 0);
     for (int form = 0; form < 2; form++) {
         struct moe_importance *m;
@@ -182,7 +182,7 @@ static void quantize_weights_errors(void **state)
     (void)state;
     static const enum kn_format formats[] = { KN_Q4_K, KN_Q2_K,   KN_Q3_K,   KN_Q6_K,
                                               KN_Q4_0, KN_IQ4_XS, KN_IQ2_XS, KN_IQ3_S };
-    make_model("tiny", KN_F16);
+    make_model("tiny", 2, KN_F16);
     write_form(0, some, 2);
     for (size_t i = 0; i < sizeof formats / sizeof *formats; i++) {
         double before[2], other;
@@ -246,7 +246,7 @@ static void files_that_do_not_fit_are_refused(void **state)
     (void)state;
     static const struct entry narrow = { "blk.0.attn_q.weight", 128, 2 }, few = { "blk.1.ffn_up_exps.weight", 256, 4 },
                               unknown = { "blk.0.attn_x.weight", 256, 1 };
-    make_model("tiny", KN_F16);
+    make_model("tiny", 2, KN_F16);
     for (int form = 0; form < 2; form++) {
         write_form(form, &few, 1);
         refuses("entry 'blk.1.ffn_up_exps.weight' has 1024 values, the model's matrix has 256 columns in 12 matrices");
@@ -386,10 +386,10 @@ static void sums_are_those_of_the_rows(void **state)
         for (int q8 = FIRST_FORMAT; q8 < 2; q8++) {
             char *first = NULL; /* the matrix of other batches: the same bytes */
             size_t n_first = 0;
+            make_model(cases[i].shape, 4, q8 ? KN_Q8_0 : KN_BF16);
             for (int n_row = ROWS; n_row <= N_TOK; n_row += N_TOK - ROWS) {
                 struct moe_file *model, *f;
                 struct moe_collected result;
-                make_model(cases[i].shape, q8 ? KN_Q8_0 : KN_BF16);
                 collect(n_row, &result);
                 size_t n;
                 char *bytes = (char *)folder_read(matrix_path, &n);
@@ -412,9 +412,9 @@ static void sums_are_those_of_the_rows(void **state)
                         memmem(moe_file_tensor(f, k)->name.data, moe_file_tensor(f, k)->name.n, "gate_inp", 8));
                 moe_file_close(f);
                 moe_file_close(model);
-                assert_int_equal(quantize_model(KN_Q4_K, matrix_path), 0);
             }
             free(first);
+            assert_int_equal(quantize_model(KN_Q4_K, matrix_path), 0);
         }
 }
 
