@@ -192,6 +192,15 @@ static void late_mark(struct late_queue *q, const struct late_piece *p, uint32_t
 
 static inline bool late_is_apart(const struct late_device *d) { return d->base.backend->own_memory; }
 
+#define LATE_HUGE ((size_t)2 << 20)
+
+/* The huge pages that end with the memory. The kernel changes the access to them much faster than to each page of 4 KiB. */
+static struct late_memory late_pages_of(struct late_memory m)
+{
+    size_t before = (uintptr_t)m.base % LATE_HUGE;
+    return (struct late_memory){ m.base - before, m.bytes + before };
+}
+
 /* The device begins, or with `on` false ends, to use its memory. */
 static void late_access(struct late_device *d, bool on)
 {
@@ -199,9 +208,11 @@ static void late_access(struct late_device *d, bool on)
         return;
     pthread_mutex_lock(&d->mutex);
     d->n_accessible += on ? 1 : -1;
-    for (int i = 0; i < d->n_memory && d->n_accessible == on; i++)
-        if (mprotect(d->memory[i].base, d->memory[i].bytes, on ? PROT_READ | PROT_WRITE : PROT_NONE))
+    for (int i = 0; i < d->n_memory && d->n_accessible == on; i++) {
+        struct late_memory m = late_pages_of(d->memory[i]);
+        if (mprotect(m.base, m.bytes, on ? PROT_READ | PROT_WRITE : PROT_NONE))
             abort();
+    }
     pthread_mutex_unlock(&d->mutex);
 }
 
@@ -276,15 +287,31 @@ static size_t late_apart_free(const struct kn_device *d)
     return bytes ? bytes : (size_t)1 << 40;
 }
 
+/* Maps memory that no thread may access yet, at the end of whole huge pages (late_pages_of). */
+static uint8_t *late_map(size_t bytes)
+{
+    const size_t all = kn_align_up(bytes, LATE_HUGE), room = all + LATE_HUGE;
+    uint8_t *p = mmap(NULL, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED)
+        abort();
+    uint8_t *first = (uint8_t *)kn_align_up((size_t)p, LATE_HUGE), *end = first + all;
+    if (first > p)
+        munmap(p, (size_t)(first - p));
+    if (end < p + room)
+        munmap(end, (size_t)(p + room - end));
+    (void)madvise(first, all, MADV_HUGEPAGE); /* only slower without */
+    return end - bytes;
+}
+
 static int late_apart_open(struct kn_memory *m, bool image)
 {
     struct late_device *d = (struct late_device *)(uintptr_t)m->device;
     size_t bytes = kn_align_up(m->bytes + 1, LATE_PAGE);
     if (late_open_fails(d))
         return KN_ENOMEM;
-    m->base = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    m->base = late_map(bytes);
     m->image = image ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0) : NULL;
-    if (m->base == MAP_FAILED || m->image == MAP_FAILED || d->n_memory == LATE_MEMORIES)
+    if (m->image == MAP_FAILED || d->n_memory == LATE_MEMORIES)
         abort();
     pthread_mutex_lock(&d->mutex);
     d->memory[d->n_memory++] = (struct late_memory){ m->base, bytes };
@@ -304,7 +331,8 @@ static void late_apart_close(struct kn_memory *m)
     late_forget(d, m->base, bytes);
     if (m->image)
         late_forget(d, m->image, bytes);
-    munmap(m->base, bytes);
+    struct late_memory pages = late_pages_of((struct late_memory){ m->base, bytes });
+    munmap(pages.base, pages.bytes);
     if (m->image)
         munmap(m->image, bytes);
 }
