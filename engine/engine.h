@@ -202,6 +202,10 @@ bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPT
 int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
+/* When a pass, of the model or of a drafter, last got further: by a layer, or by experts that arrived. 0: never. Any thread may
+ * call it while the engine is open. */
+uint64_t eng_advanced_ns(const struct eng_engine *e);
+
 /* For times without sessions to run: updates the fit of the time of passes, now and then, in some milliseconds. */
 void eng_rest(struct eng_engine *e);
 

@@ -179,8 +179,9 @@ struct eng_engine {
     struct eng_kv kv; /* kv/ */
     struct eng_schedule schedule;
     struct eng_pass pass;
-    struct eng_drafting *drafting; /* draft/ */
-    struct eng_stats stats;        /* of step.c, schedule.c, session.c, reuse.c; eng_stats_get() adds the others */
+    struct eng_drafting *drafting;    /* draft/ */
+    struct eng_stats stats;           /* of step.c, schedule.c, session.c, reuse.c; eng_stats_get() adds the others */
+    atomic_uint_fast64_t advanced_ns; /* written by passes of all contexts, read by eng_advanced_ns() */
 };
 
 static inline bool eng_session_is_running(const struct eng_session *s) { return s->open && s->finish == ENG_RUNNING; }

@@ -255,6 +255,7 @@ static int open_drafting(struct eng_engine *e)
                                                     .sampler = e->assets.sampler,
                                                     .kv = &e->kv,
                                                     .split = &e->memory.split,
+                                                    .advanced_ns = &e->advanced_ns,
                                                     .model_path = o->model,
                                                     .mirror = o->mirror,
                                                     .host_mem = o->host_mem,
@@ -394,6 +395,7 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     if (error)
         return error;
     struct moe_context_options co = context_options(e);
+    co.advanced_ns = &e->advanced_ns;
     int n_ctx = e->assets.opt.n_ctx, n_own = moe_model_shape(e->assets.model)->n_ctx_train;
     uint64_t secret[2];
     if (!opt->n_ctx && n_ctx < n_own)
@@ -481,6 +483,11 @@ int eng_fingerprint(const struct eng_engine *e, uint64_t beside, char *out)
 }
 
 double eng_disk_Bps(const struct eng_engine *e) { return e->memory.disk_Bps; }
+uint64_t eng_advanced_ns(const struct eng_engine *e)
+{
+    return atomic_load_explicit(&e->advanced_ns, memory_order_relaxed);
+}
+
 int eng_n_ctx(const struct eng_engine *e) { return e->assets.opt.n_ctx; }
 int eng_n_draft_row(const struct eng_engine *e) { return e->assets.n_draft_row; }
 int eng_n_chunk(const struct eng_engine *e) { return e->assets.opt.n_chunk; }

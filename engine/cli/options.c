@@ -104,7 +104,7 @@ static const struct eng_option options[] = {
     { "drain", "--shutdown-timeout", SERVER, SERVE, ENG_INTEGER, AT(drain_s), 0, 86400,
       "SECONDS", "time for running requests at shutdown; second signal: end now" },
     { "stall", "", SERVER, SERVE, ENG_INTEGER, AT(stall_s), 1, 86400,
-      "SECONDS", "time without a pass, while work waits, until /ready is 503" },
+      "SECONDS", "time without progress of a pass, while work waits, until /ready is 503" },
     { "log-format", "", SERVER, SERVE, ENG_LOG_FORMAT, AT(log_format), 0, 0,
       "NAME", "form of log lines: text or json, with time and level" },
     { "ids", "", COMMON, EVAL, ENG_TEXT, AT(ids), 0, 0,

@@ -122,8 +122,10 @@ int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *mode
                              struct moe_context **context)
 {
     const struct eng_draft_host *host = &d->drafting->host;
+    struct moe_context_options watched = *co;
+    watched.advanced_ns = host->advanced_ns;
     int error = moe_model_load(model, &(struct moe_load_options){ .team = host->team, .io = host->io });
-    return error ? error : moe_context_open(context, model, co);
+    return error ? error : moe_context_open(context, model, &watched);
 }
 
 struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_context_options *one)

@@ -87,8 +87,9 @@ struct eng_draft_host {
     struct kn_team *team;
     struct spec_sampler **sampler; /* [threads of the team] */
     struct eng_kv *kv;
-    struct eng_split *split;         /* filled in before foresee */
-    const char *model_path, *mirror; /* mirror: NULL if none */
+    struct eng_split *split;           /* filled in before foresee */
+    atomic_uint_fast64_t *advanced_ns; /* of the contexts of drafters: struct moe_context_options */
+    const char *model_path, *mirror;   /* mirror: NULL if none */
     size_t host_mem;
     int n_parallel, n_ctx, n_chunk;
     int n_draft_row;             /* most drafted rows of a pass, over all sequences */

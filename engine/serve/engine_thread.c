@@ -26,7 +26,6 @@ struct eng_thread {
     struct eng_event *event;   /* [eng_event_room()] for the engine thread only */
     struct eng_job **running;  /* [n_running] for the engine thread only */
     int n_running;
-    uint64_t n_pass; /* passes of the engine after the last step */
     uint64_t explained_ns;
 
     pthread_mutex_t lock;
@@ -37,7 +36,7 @@ struct eng_thread {
     struct eng_job_event *events[2];    /* [events_room] each */
     int events_room, n_events, writing; /* writing: index of the array that is being filled */
     bool woken;                         /* the reader was woken and has not taken the events yet */
-    uint64_t moved_ns;                  /* when the last pass ended, or the first job after idling came */
+    uint64_t lent_ns;                   /* when the first job after idling came */
     struct eng_thread_report view;
 };
 
@@ -205,9 +204,6 @@ static void pass(struct eng_thread *h)
         tell_event(h, &h->event[i], now);
     if (n < 0)
         end_all(h, n);
-    if (stats.n_pass != h->n_pass)
-        h->moved_ns = now;
-    h->n_pass = stats.n_pass;
     h->view.engine = stats;
     h->view.drafts = drafts;
     h->view.split = *eng_memory(h->engine);
@@ -339,7 +335,7 @@ int eng_thread_submit(struct eng_thread *h, struct eng_job *const *job, int n)
     else if (n > h->view.n_session - h->view.n_job)
         error = KN_ELIMIT;
     if (!error && h->view.n_job == 0)
-        h->moved_ns = now;
+        h->lent_ns = now;
     for (int i = 0; i < n && !error; i++) {
         job[i]->submitted_ns = now;
         job[i]->begun_ns = 0;
@@ -380,8 +376,10 @@ void eng_thread_report(struct eng_thread *h, struct eng_thread_report *out)
 {
     uint64_t now = kn_now_ns();
     pthread_mutex_lock(&h->lock);
+    uint64_t advanced = h->state == ENG_THREAD_READY ? eng_advanced_ns(h->engine) : 0;
+    uint64_t since = advanced > h->lent_ns ? advanced : h->lent_ns;
     *out = h->view;
-    out->quiet_ns = h->view.n_job && now > h->moved_ns ? now - h->moved_ns : 0;
+    out->quiet_ns = h->view.n_job && now > since ? now - since : 0;
     pthread_mutex_unlock(&h->lock);
     struct off_store *store = eng_thread_store(h);
     if (store)

@@ -171,6 +171,7 @@ static void run_rest(struct moe_context *c, int layer)
         run_groups(c, &c->model->layer[layer], c->group + n_done, n_new);
         n_done += n_new;
         kn_queue_wait(c->host_queue); /* other experts may get the memory of these: copied back, or by off_wait() */
+        moe_advance(c);
         for (int i = 0; i < n && !c->present.only; i++)
             if (c->arrived_status[i] >= 0 && !r->passes[c->arrived[i]])
                 moe_residents_copy(c, r->rest[c->arrived[i]], c->view[i].matrix);

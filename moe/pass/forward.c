@@ -198,9 +198,11 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
         if (c->model->layer[layer].scale != 1 && c->n_row)
             kn_enqueue(c->queue, SCALE, scale, .x = c->x, .by = c->model->layer[layer].scale, .n = c->n_row,
                        .d = d->d_model);
+        moe_advance(c);
     }
     moe_keep_inner(c, d->n_layer);
     finish(c);
+    moe_advance(c);
     moe_listings_leave(c);
     kn_alloc_forbid(false);
     *out = (struct moe_result){ .logits = moe_image(c, c->logits),

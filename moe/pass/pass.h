@@ -390,6 +390,13 @@ static inline float (*moe_rotation(const struct moe_context *c, int layer))[2]
     return c->rotation + (own ? (size_t)c->opt.max_row * (size_t)(d->n_rot / 2) : 0);
 }
 
+/* The pass has got further. A server takes a pass that no longer does for one that hangs. */
+static inline void moe_advance(const struct moe_context *c)
+{
+    if (c->opt.advanced_ns)
+        atomic_store_explicit(c->opt.advanced_ns, kn_now_ns(), memory_order_relaxed);
+}
+
 /* ---- context.c: memory and slots -------------------------------------------------------------------------------------- */
 
 /* The arenas of a context's memory while it is laid out: addresses of the device, of the host's image, and of the host. */

@@ -1,5 +1,5 @@
-/* Every allocation of the server fails once while it serves, and every call at its opening; a mirror that fails, and a disk
- * that gives no byte for a time.  A request that a fault hits gets one whole answer with a status, and the next request is
+/* Every allocation of the server fails once while it serves, and every call at its opening; a mirror that fails, a disk
+ * that gives no byte for a time, and passes that are slow.  A request that a fault hits gets one whole answer with a status, and the next request is
  * answered as ever. */
 #include "tests/engine/serve/serve_client.h"
 #include "moe/moe.h"
@@ -7,6 +7,7 @@
 #include "tests/scratch.h"
 
 #include <fcntl.h>
+#include <execinfo.h>
 #include <stdatomic.h>
 #include <sys/stat.h>
 
@@ -134,7 +135,7 @@ static void any_allocation_may_fail(void **state)
 
 /* ---- every call at the opening ----------------------------------------------------------------- */
 
-static char folder[64], tiny[96], model[96], mirror[96], copy[128];
+static char folder[64], tiny[96], deep[96], model[96], mirror[96], copy[128];
 static atomic_bool listens, has_ended;
 
 static void on_line(enum kn_level level, const char *line)
@@ -241,6 +242,33 @@ static void any_call_at_the_opening_may_fail(void **state)
     free(alone);
 }
 
+/* ---- a clock that tests move ----------------------------------------------------------------------- */
+
+#define STALL_MS 1000
+
+static pthread_t engine_thread;      /* which opens the model first */
+static atomic_int n_open;            /* of the model */
+static atomic_uint_fast64_t time_ns; /* 0: the system's clock; else the time now, which nothing moves but: */
+static atomic_uint_fast64_t step_ns; /* each read of the clock by the engine thread */
+
+static uint64_t clock_of_tests(void)
+{
+    if (!atomic_load(&time_ns))
+        return kn_io_system.now_ns();
+    if (atomic_load(&step_ns) && pthread_equal(pthread_self(), engine_thread)) {
+        atomic_fetch_add(&time_ns, atomic_load(&step_ns));
+        usleep(500); /* the test looks meanwhile, more than once */
+    }
+    return atomic_load(&time_ns);
+}
+
+static int open_of_engine(const char *path, int flags, int mode)
+{
+    if (!strcmp(path, deep) && atomic_fetch_add(&n_open, 1) == 0)
+        engine_thread = pthread_self();
+    return kn_io_system.open(path, flags, mode);
+}
+
 /* ---- drives that fail or give nothing for a time --------------------------------------------------- */
 
 static atomic_int drive[FAULTS_FD]; /* of a file descriptor: 1: the model's, 2: the mirror's, 0: another file */
@@ -290,6 +318,7 @@ static void start_streaming(struct served *v, bool with_mirror)
 {
     static struct kn_io io;
     struct eng_serve_options o = options();
+    o.stall_ms = STALL_MS;
     o.engine.model = model;
     o.engine.mirror = with_mirror ? mirror : NULL;
     o.engine.n_ctx = 256;
@@ -299,6 +328,7 @@ static void start_streaming(struct served *v, bool with_mirror)
     io = *kn_io();
     io.open = drive_open;
     io.pread = drive_pread;
+    io.now_ns = clock_of_tests;
     kn_io_set(&io);
     kn_log_set(on_line, KN_LOG_INFO);
     size_t most = 30;
@@ -385,6 +415,87 @@ static void a_slow_disk_delays_only_its_readers(void **state)
     free(other);
 }
 
+/* A read that hangs keeps its layer from ending: after the time of a stall the server is not ready, until the read ends. */
+static void a_read_that_hangs_is_a_stall(void **state)
+{
+    struct served v;
+    (void)state;
+    start_streaming(&v, false);
+    set_gate(true);
+    atomic_store(&n_stuck, 0);
+    atomic_store(&time_ns, kn_now_ns());
+    int fd = connect_to(&v), n_look = 0;
+    send_request(fd, "POST", CHAT, "", chat(60, 3, false));
+    while (atomic_load(&n_stuck) == 0)
+        usleep(200);
+    assert_int_equal(ask_status(&v, "GET", "/ready", "", NULL), 200);
+    do { /* the pass may go on until it needs an expert that is being read; after 30 s the read counts as failed */
+        atomic_store(&time_ns, kn_now_ns() + (STALL_MS + 1) * UINT64_C(1000000));
+        usleep(1000);
+        assert_true(++n_look < 25);
+    } while (ask_status(&v, "GET", "/ready", "", NULL) != 503);
+    assert_int_equal(ask_status(&v, "GET", "/health", "", NULL), 200);
+    set_gate(false);
+    struct answer a = read_answer(fd);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    close(fd);
+    assert_int_equal(ask_status(&v, "GET", "/ready", "", NULL), 200);
+    atomic_store(&time_ns, 0);
+    serve_end(&v);
+    faults_off();
+}
+
+/* Passes of a model with many layers take several times --stall, but layers, also those of a drafter, end meanwhile. */
+static void a_slow_pass_is_no_stall(void **state)
+{
+    static struct kn_io io;
+    struct served v;
+    struct eng_serve_options o = options();
+    double n_pass = 0;
+    uint64_t since = 0, longest = 0;
+    (void)state;
+    o.engine.model = deep;
+    o.engine.n_ctx = 256;
+    o.engine.n_draft = 1;
+    o.engine.gamma = 4;
+    o.stall_ms = STALL_MS;
+    char draft[128];
+    snprintf(draft, sizeof draft, "model:%s", deep);
+    assert_int_equal(eng_draft_parse(&o.engine.draft[0], draft), 0);
+    io = kn_io_system;
+    io.open = open_of_engine;
+    io.now_ns = clock_of_tests;
+    kn_io_set(&io);
+    kn_log_set(on_line, KN_LOG_INFO);
+    assert_true(try_start(&v, &o));
+    atomic_store(&time_ns, kn_now_ns());
+    atomic_store(&step_ns, STALL_MS * UINT64_C(1000000) / 32);
+    int fd = connect_to(&v);
+    send_request(fd, "POST", "/v1/completions", "",
+                 "{\"prompt\":\"Once\",\"max_tokens\":6,\"seed\":3,\"ignore_eos\":true}");
+    char c;
+    while (recv(fd, &c, 1, MSG_DONTWAIT | MSG_PEEK) != 1) {
+        assert_int_equal(ask_status(&v, "GET", "/ready", "", NULL), 200);
+        double n = metric(&v, "", "spillway_passes_total{");
+        uint64_t now = kn_now_ns();
+        if (n != n_pass || !since)
+            since = now;
+        n_pass = n;
+        longest = now - since > longest ? now - since : longest;
+    }
+    print_message("%.0f passes, the longest took %.1f stalls\n", n_pass, (double)longest / 1e6 / STALL_MS);
+    assert_true(longest > 2 * STALL_MS * UINT64_C(1000000));
+    atomic_store(&step_ns, 0);
+    struct answer a = read_answer(fd);
+    assert_int_equal(a.status, 200);
+    answer_free(&a);
+    close(fd);
+    atomic_store(&time_ns, 0);
+    serve_end(&v);
+    kn_io_set(NULL);
+}
+
 /* ---- files ----------------------------------------------------------------------------------------- */
 
 static void copy_file(const char *from, const char *to)
@@ -397,6 +508,13 @@ static void copy_file(const char *from, const char *to)
     close(in), close(out);
 }
 
+static int synth(const char *path, int n_layer, struct kn_team *team)
+{
+    return moe_synth(
+        path, &(struct moe_synth_options){
+                  .shape = "tiny", .n_layer = n_layer, .n_vocab = 300, .format = KN_Q4_K, .seed = 3, .team = team });
+}
+
 static int set_up(void **state)
 {
     struct kn_team *team;
@@ -404,12 +522,12 @@ static int set_up(void **state)
     if (!scratch_make(folder, sizeof folder, "faults") || kn_team_open(&team, 1))
         return -1;
     snprintf(tiny, sizeof tiny, "%s/tiny.gguf", folder);
+    snprintf(deep, sizeof deep, "%s/deep.gguf", folder);
     snprintf(model, sizeof model, "%s/model.gguf", folder);
     snprintf(mirror, sizeof mirror, "%s/mirror", folder);
     snprintf(copy, sizeof copy, "%s/model.gguf", mirror);
-    int error = moe_synth(
-        tiny, &(struct moe_synth_options){
-                  .shape = "tiny", .n_layer = 2, .n_vocab = 300, .format = KN_Q4_K, .seed = 3, .team = team });
+    int error = synth(tiny, 2, team);
+    error = error ? error : synth(deep, 24, team);
     kn_team_close(team);
     if (error || mkdir(mirror, 0700))
         return -1;
@@ -433,6 +551,8 @@ int main(void)
         cmocka_unit_test(any_call_at_the_opening_may_fail),
         cmocka_unit_test(a_mirror_may_die),
         cmocka_unit_test(a_slow_disk_delays_only_its_readers),
+        cmocka_unit_test(a_read_that_hangs_is_a_stall),
+        cmocka_unit_test(a_slow_pass_is_no_stall),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
