@@ -35,7 +35,7 @@ struct eng_cost {
     double ns;
     int n_pass;
     unsigned seen;
-}; /* ns: learnt from n_pass passes, counted up to 4; seen: n_both at the last of them, set in row[] only */
+}; /* ns: learnt from n_pass passes, counted up to 4; seen: n_both at the last of them */
 
 struct eng_prefill_share {
     double max_prefill_slowdown;              /* time of a decode pass with prefill rows over one without */

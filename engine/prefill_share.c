@@ -19,7 +19,9 @@
  * takes a few times more again only if a row was cheaper in the last one; so no session waits for a pass of a full chunk
  * only to learn that its rows cost as much as a few. Other programs on the machine can make a pass longer, but never
  * shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used only after a few
- * passes of half that size. */
+ * passes of half that size. The cost of a size that has had no pass for long is forgotten: passes after a start, with cold
+ * caches, may have been ten times slower, and a size that seems too dear is never used again. (The costs of prefill without
+ * due rows stay: they only count where they are lower.) */
 #include "engine/internal.h"
 
 #include <math.h>
@@ -38,6 +40,7 @@
 #define PASSES_BETWEEN_PLAIN  64u /* the same, if its time is known */
 #define PASSES_TO_FIRST_LONG  64u /* mixed passes until a trial beyond the limit, if no cost of such a size is known */
 #define PASSES_BETWEEN_LONG   512u /* the same, if one is known */
+#define PASSES_REMEMBERED     512u /* mixed passes after which the cost of a size that had no pass is forgotten */
 #define SIZE_STEP             2    /* a trial has up to this many sizes (powers of two) more */
 #define MAX_ROW_COST_RATIO    0.87 /* cost of a row over that at half the size; above it, trials go no further */
 
@@ -53,8 +56,9 @@ void eng_prefill_share_init(struct eng_prefill_share *p, double max_slowdown, bo
     *p = (struct eng_prefill_share){ .max_prefill_slowdown = max_slowdown, .limits_mean = limits_mean };
 }
 
-static void learn(struct eng_cost *c, double ns)
+static void learn(struct eng_prefill_share *p, struct eng_cost *c, double ns)
 {
+    c->seen = p->n_both;
     if (ns <= 0) /* the time of a pass without prefill, which was subtracted, was too long: nothing to learn */
         return;
     if (c->n_pass == MIN_MEASURED_PASSES)
@@ -62,6 +66,14 @@ static void learn(struct eng_cost *c, double ns)
                             : WEIGHT_OF_SLOWER_PASS * ((ns < 2 * c->ns ? ns : 2 * c->ns) - c->ns);
     else if (c->n_pass++ == 0 || ns < c->ns)
         c->ns = ns;
+}
+
+/* Makes the costs unknown of sizes that have had no pass for long. */
+static void forget(const struct eng_prefill_share *p, struct eng_cost *c, int n)
+{
+    for (int i = 0; i < n; i++)
+        if (p->n_both - c[i].seen > PASSES_REMEMBERED)
+            c[i] = (struct eng_cost){ .seen = c[i].seen };
 }
 
 /* The decoding size of n rows: below 16 each number is a size of its own. */
@@ -143,14 +155,16 @@ void eng_prefill_share_learn(struct eng_prefill_share *p, int n_due, int n_draft
         p->drafted += WEIGHT_OF_LAST_DRAFTS * ((double)n_drafted / n_due - p->drafted);
     if (n_due == 0) {
         if (n_prompt > 0)
-            learn(&p->alone[size_of(n_prompt)], pass_ns / n_prompt);
+            learn(p, &p->alone[size_of(n_prompt)], pass_ns / n_prompt);
     } else if (n_prompt == 0) {
         int size = decode_size_of(n_due + n_drafted);
-        learn(&p->base[size], at_rows(pass_ns, n_due + n_drafted, rows_of(size)));
+        learn(p, &p->base[size], at_rows(pass_ns, n_due + n_drafted, rows_of(size)));
         p->looked = p->n_both;
     } else if (base > 0) {
-        learn(row, (pass_ns - base) / n_prompt);
-        row->seen = ++p->n_both;
+        p->n_both++;
+        learn(p, row, (pass_ns - base) / n_prompt);
+        forget(p, p->base, ENG_DECODE_SIZES);
+        forget(p, p->row, ENG_PREFILL_SIZES);
     }
     if (n_due > 0)
         settle_owed(p, row->ns, n_prompt);

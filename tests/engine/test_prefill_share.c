@@ -270,6 +270,49 @@ static void an_accident_is_not_owed(void **state)
     assert_true(n_without < 40);
 }
 
+/* Passes with prompt rows and due rows; without prompt rows; of all sessions without prompt rows, before the others. */
+enum { SLOW_BOTH = 1, SLOW_PLAIN = 2, SLOW_ALL_DUE = 4 };
+
+struct late {
+    double rows, ns;
+}; /* sums over the last passes: prompt rows, time */
+
+/* Some of the first n_slow passes take ten times as long. */
+static struct late after_slow_passes(int n_due, bool limits_mean, int n_slow, int which)
+{
+    enum { N_PASS = 9000, N_LAST = 3000 };
+    struct eng_prefill_share p;
+    struct late at_end = { 0 };
+    eng_prefill_share_init(&p, 1.5, limits_mean);
+    for (int i = 0; which & SLOW_ALL_DUE && i < n_slow; i++)
+        eng_prefill_share_learn(&p, n_due + 2, 0, 0, 10 * pass_ns(n_due + 2, 0, 0, 0));
+    for (int i = 0; i < N_PASS; i++) {
+        int n = eng_prefill_share_rows(&p, n_due, 2, 512);
+        double ns = pass_ns(n_due, n, 20000, 0);
+        bool slow = i < n_slow && which & (n ? SLOW_BOTH : SLOW_PLAIN);
+        eng_prefill_share_learn(&p, n_due, 0, n, ns * (slow ? 10 : 1));
+        at_end.rows += i >= N_PASS - N_LAST ? n : 0;
+        at_end.ns += i >= N_PASS - N_LAST ? ns : 0;
+    }
+    return at_end;
+}
+
+/* A start with cold caches, or beside other jobs, does not change later passes. */
+static void a_slow_start_is_forgotten(void **state)
+{
+    (void)state;
+    for (int limits_mean = 0; limits_mean < 2; limits_mean++)
+        for (int n_due = 2; n_due <= 32; n_due *= 4) {
+            struct late usual = after_slow_passes(n_due, limits_mean, 0, 0);
+            for (int n_slow = 8; n_slow <= 512; n_slow *= 4)
+                for (int which = SLOW_BOTH; which <= (SLOW_BOTH | SLOW_PLAIN | SLOW_ALL_DUE); which++) {
+                    struct late x = after_slow_passes(n_due, limits_mean, n_slow, which);
+                    assert_true(x.rows > 0.95 * usual.rows && x.rows < 1.05 * usual.rows);
+                    assert_true(x.ns > 0.95 * usual.ns && x.ns < 1.05 * usual.ns);
+                }
+        }
+}
+
 struct delays {
     double mean; /* the time that prompt rows add to a pass, over its time without them: mean over passes with both */
     int n_both, n_none; /* passes with prompt rows; without them, though a prompt waits */
@@ -323,7 +366,7 @@ int main(void)
         cmocka_unit_test(prompts_stretch_a_pass_so_far),   cmocka_unit_test(what_is_long_is_tried_seldom),
         cmocka_unit_test(who_waits_for_what_is_learnt),    cmocka_unit_test(other_work_is_not_taken_for_a_prompts),
         cmocka_unit_test(long_passes_keep_the_pace),       cmocka_unit_test(an_accident_is_not_owed),
-        cmocka_unit_test(drafts_leave_prompts_their_part),
+        cmocka_unit_test(drafts_leave_prompts_their_part), cmocka_unit_test(a_slow_start_is_forgotten),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
