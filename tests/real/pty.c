@@ -8,6 +8,7 @@
 #include <poll.h>
 #include <pty.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,13 @@
 enum { SECONDS = 60, MOST = 1 << 20 };
 
 static char seen[MOST];
+
+/* Whether the last line of the output has the prompt.  The line editor shows it again before a typed line, which then ends. */
+static bool prompts(const char *output, const char *prompt)
+{
+    const char *last = strrchr(output, '\n');
+    return strstr(last ? last : output, prompt);
+}
 
 int main(int argc, char **argv)
 {
@@ -54,8 +62,7 @@ int main(int argc, char **argv)
             seen[n] = 0;
             continue;
         }
-        /* quiet for a moment: has the prompt appeared? */
-        if (at > n_line || !strstr(seen + from, argv[1]))
+        if (at > n_line || !prompts(seen + from, argv[1])) /* quiet for a moment: it waits for keys, or computes */
             continue;
         from = n;
         const char *line = at < n_line ? argv[2 + at] : "\004";
