@@ -126,7 +126,7 @@ SRC_engine/draft         = option arms unload text_drafter text_rows distributio
                            beside overlap prompts fit cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft
-HERE_engine             = version report reuse prefill_share schedule step session forecast open dsi
+HERE_engine             = version report reuse prefill_share schedule step session forecast open pass_rows dsi
 MAY_engine/tools         = kernels engine/base engine/text engine/text/grammar
 SRC_engine/tools         = format_of_model parser call call_json call_python call_marked value schemas grammar
 MAY_engine/api           = kernels moe speculative engine engine/base engine/text engine/text/grammar engine/tools

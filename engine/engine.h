@@ -60,6 +60,8 @@ struct eng_options {
     int n_draft;
     bool predictions; /* requests may have a reference text: adds a drafter that copies from it, if --draft has none */
     int gamma;        /* tokens drafted for each session; ENG_GAMMA_AUTO: the controller decides */
+    int room_for_gamma; /* passes have room for so many drafted tokens of each session, for eng_set_gamma(); 0: no more than
+                         * eng_describe() chooses */
     enum eng_dsi_mode dsi; /* whether to draft during the pass that verifies the last draft: draft/overlap.c */
     int lookahead;         /* for dsi: tokens drafted during a pass; 0: as many as its duration allows */
     enum spec_rule verify;
@@ -202,7 +204,7 @@ bool eng_drafts_survival(const struct eng_engine *e, double *share /* [SPEC_DEPT
 int eng_event_room(const struct eng_engine *e);
 int eng_step(struct eng_engine *e, struct eng_event *event);
 
-/* When a pass, of the model or of a drafter, last got further: by a layer, or by experts that arrived. 0: never. Any thread may
+/* When a pass, of the model or of a drafter, last made progress: by a layer, or by experts that arrived. 0: never. Any thread may
  * call it while the engine is open. */
 uint64_t eng_advanced_ns(const struct eng_engine *e);
 

@@ -2,6 +2,7 @@
  *
  * Opening, in order:
  *     open.c                    model file, vocabulary, model, seats; closes all of them
+ *     pass_rows.c               the rows that a pass may have
  *     plan/                     splits the memory budget, or refuses it; forecasts the speed
  *     forecast.c                measures the machine's rates for the forecast
  *
@@ -138,8 +139,8 @@ struct eng_assets { /* open.c; constant once open */
     struct spec_sampler **sampler; /* [threads] */
     int32_t *stop;                 /* [n_stop] the tokens that end an answer */
     int n_stop;
-    int n_draft_row;      /* draft rows in a pass, at most */
-    double position_cost; /* a row at position p costs as much as 1 + position_cost * p rows at position 0 */
+    int n_draft_row, n_window_row; /* draft rows in a pass, at most; of them, those for windows of lookahead decoding */
+    double position_cost;          /* a row at position p costs as much as 1 + position_cost * p rows at position 0 */
 };
 
 struct eng_memory { /* open.c; when drafting unloads a drafter, it changes the split: eng_split_return() */
@@ -224,5 +225,21 @@ int eng_request_check(const struct eng_engine *e, const struct eng_request *r);
  * bias[ENG_REQUEST_BIAS + n_stop]. */
 void eng_request_sampling(const struct eng_engine *e, const struct eng_request *r, struct spec_params *out,
                           struct spec_bias *bias);
+
+/* ---- open.c, pass_rows.c --------------------------------------------------------------------------------- */
+
+struct moe_context_options eng_context_options(const struct eng_engine *e);
+
+/* Rows of a pass where the user set no number. */
+enum eng_rows { ENG_AFFORDABLE_ROWS, ENG_FEWEST_ROWS };
+
+/* Sets the rows of a pass for drafts (n_draft_row, n_window_row) and for prompts (opt.n_chunk), and the share of prompts. */
+void eng_choose_rows(struct eng_engine *e, enum eng_rows rows);
+
+/* The bytes of a pass's buffers that ENG_FEWEST_ROWS would save. opt: as the user set them. */
+struct kn_bytes eng_bytes_beyond_fewest_rows(const struct eng_engine *e, const struct eng_options *opt);
+
+/* Warns if windows of lookahead decoding have too few rows. */
+void eng_report_rows(const struct eng_engine *e);
 
 #endif

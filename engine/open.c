@@ -11,7 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-static struct moe_context_options context_options(const struct eng_engine *e)
+struct moe_context_options eng_context_options(const struct eng_engine *e)
 {
     struct eng_draft_needs needs = { .n_recall = 0 };
     if (e->drafting)
@@ -32,15 +32,7 @@ static struct moe_context_options context_options(const struct eng_engine *e)
                                          .team = e->assets.team };
 }
 
-#define MAX_DRAFT_ROWS       512
-#define PREDICTION_ROWS      16
-#define PREDICTION_BYTES     ((size_t)10 << 20)
-#define DRAFT_LOGITS_BYTES   ((size_t)96 << 20)
-#define FLOAT_COST           2   /* time of a float multiply-add over that of an int8 one */
-#define MAX_PREFILL_SLOWDOWN 1.5 /* default of eng_options.max_prefill_slowdown */
-
-/* Of drafts, and of prompts, in a pass, where the user set no number. */
-enum rows { AFFORDABLE_ROWS, FEWEST_ROWS };
+#define FLOAT_COST 2 /* time of a float multiply-add over that of an int8 one */
 
 static int open_session(struct eng_engine *e, struct eng_session *s)
 {
@@ -134,64 +126,6 @@ static int list_stop_tokens(struct eng_engine *e)
     return 0;
 }
 
-/* The most drafted rows whose memory passes can spare. The drafters are not open yet, since they need the number: of
- * their memory only the logits of a tree's own rows count. */
-static int affordable_rows(const struct eng_engine *e, size_t logits_bytes)
-{
-    const struct eng_options *o = &e->assets.opt;
-    struct moe_context_options context = context_options(e);
-    size_t beside = 0;
-    if (!o->n_chunk)
-        context.max_row += ENG_CHUNK;
-    for (int i = 0; i < o->n_draft; i++)
-        if (eng_draft_properties(o->draft[i].kind)->is_network && o->draft[i].tree != ENG_TREE_CHAIN)
-            beside += logits_bytes;
-    return eng_affordable_draft_rows(&(struct eng_use){ .file = e->assets.file,
-                                                        .model = e->assets.model,
-                                                        .context = context,
-                                                        .n_parallel = o->n_parallel,
-                                                        .host_mem = o->host_mem,
-                                                        .device_mem = o->device_mem,
-                                                        .kv_mem = o->kv_mem,
-                                                        .reserved_bytes = o->reserved_bytes },
-                                     beside);
-}
-
-/* The most drafted rows of a pass: for each sequence gamma, or with --dsi 1 the lookahead if that is larger. If neither
- * is given: 8, but fewer, at least one, if not so many are affordable. */
-static int drafted_rows(const struct eng_options *o, int affordable)
-{
-    int each = kn_max(o->gamma, o->dsi == ENG_DSI_ON ? o->lookahead : 0);
-    if (each > 0)
-        return kn_min(o->n_parallel * each, MAX_DRAFT_ROWS);
-    return kn_min(kn_min(8 * o->n_parallel, MAX_DRAFT_ROWS), kn_max(o->n_parallel, affordable));
-}
-
-/* Rows of a pass for drafts and for the windows of lookahead decoding; drafts come first. Few for predictions alone,
- * since every server has their memory, and few requests one. */
-static int draft_rows(const struct eng_engine *e, enum rows rows)
-{
-    const struct eng_options *o = &e->assets.opt;
-    size_t row_bytes = (size_t)moe_model_shape(e->assets.model)->n_vocab * sizeof(float);
-    if (!o->n_draft || !o->gamma)
-        return 0;
-    if (o->gamma == ENG_GAMMA_AUTO && o->n_draft == 1 && eng_draft_properties(o->draft[0].kind)->only_copies)
-        return kn_min(PREDICTION_ROWS, kn_max(1, (int)(PREDICTION_BYTES / row_bytes)));
-    int affordable = kn_min((int)(DRAFT_LOGITS_BYTES / row_bytes), MAX_DRAFT_ROWS), wanted = 0;
-    affordable = rows == FEWEST_ROWS ? 0 : kn_min(affordable, affordable_rows(e, row_bytes));
-    int drafted = drafted_rows(o, affordable);
-    for (int i = 0; i < o->n_draft; i++)
-        wanted += o->n_parallel * eng_draft_window_rows(&o->draft[i]);
-    int window = kn_max(0, kn_min(wanted, affordable - drafted));
-    if (window < wanted)
-        kn_say(
-            KN_LOG_WARN,
-            "--draft lookahead: a pass has room for %d rows of windows, but %d sequences need %d: with so many running, windows "
-            "get fewer columns; lower --parallel, window= or ngram=",
-            window, o->n_parallel, wanted);
-    return drafted + window;
-}
-
 /* If requests may have reference texts and no drafter reads them, adds the one that does nothing else. Not to a model
  * with recurrent layers, where each draft row takes a state: it needs --draft for that. */
 static void add_prediction(struct eng_engine *e)
@@ -270,55 +204,32 @@ static int open_drafting(struct eng_engine *e)
 }
 
 /* Called when the small parts are allocated, as eng_budget() measures them; the drafters' sizes are given to it. */
-static int split_memory(struct eng_engine *e, bool retries)
+static int split_memory(struct eng_engine *e, const struct eng_options *opt, enum eng_rows rows, bool *retries)
 {
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
-    return eng_budget(&e->memory.split,
-                      &(struct eng_use){ .file = e->assets.file,
-                                         .model = e->assets.model,
-                                         .context = context_options(e),
-                                         .n_parallel = e->assets.opt.n_parallel,
-                                         .host_mem = e->assets.opt.host_mem,
-                                         .device_mem = e->assets.opt.device_mem,
-                                         .kv_mem = e->assets.opt.kv_mem,
-                                         .reserved_bytes = e->assets.opt.reserved_bytes,
-                                         .reserve_of = e->assets.opt.reserve_of,
-                                         .reserve_arg = e->assets.opt.reserve_arg,
-                                         .drafters = needs.memory,
-                                         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel),
-                                         .retries = retries });
+    struct kn_bytes more = eng_bytes_beyond_fewest_rows(e, opt);
+    *retries = rows == ENG_AFFORDABLE_ROWS && (more.host || more.device);
+    int error = eng_budget(&e->memory.split,
+                           &(struct eng_use){ .file = e->assets.file,
+                                              .model = e->assets.model,
+                                              .context = eng_context_options(e),
+                                              .n_parallel = e->assets.opt.n_parallel,
+                                              .host_mem = e->assets.opt.host_mem,
+                                              .device_mem = e->assets.opt.device_mem,
+                                              .kv_mem = e->assets.opt.kv_mem,
+                                              .reserved_bytes = e->assets.opt.reserved_bytes,
+                                              .reserve_of = e->assets.opt.reserve_of,
+                                              .reserve_arg = e->assets.opt.reserve_arg,
+                                              .drafters = needs.memory,
+                                              .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel),
+                                              .retries = *retries });
+    e->memory.split.least -= more.host;
+    e->memory.split.device.least -= more.device;
+    return error;
 }
 
-/* The rows of a pass for drafts and prompts, and the share of prompts in passes. The drafters are not open yet, since
- * they need the numbers: their memory does not count. */
-static void choose_rows(struct eng_engine *e, enum rows rows)
-{
-    struct eng_options *o = &e->assets.opt;
-    e->assets.n_draft_row = draft_rows(e, rows);
-    if (!o->n_chunk && rows == FEWEST_ROWS)
-        o->n_chunk = ENG_CHUNK;
-    if (!o->n_chunk)
-        o->n_chunk = eng_default_chunk(&(struct eng_use){ .model = e->assets.model,
-                                                          .context = context_options(e),
-                                                          .n_parallel = o->n_parallel,
-                                                          .host_mem = o->host_mem,
-                                                          .device_mem = o->device_mem,
-                                                          .kv_mem = o->kv_mem });
-    eng_prefill_share_init(&e->schedule.prefill_share,
-                           o->max_prefill_slowdown > 0 ? o->max_prefill_slowdown : MAX_PREFILL_SLOWDOWN,
-                           e->assets.device->backend->own_memory && o->n_chunk > ENG_CHUNK);
-    o->n_chunk = kn_max(o->n_chunk, o->n_parallel);
-}
-
-/* Whether the engine has chosen more rows than FEWEST_ROWS. opt: as the user set them. */
-static bool chose_more_rows(const struct eng_engine *e, const struct eng_options *opt)
-{
-    return (opt->gamma == ENG_GAMMA_AUTO && e->assets.n_draft_row > opt->n_parallel) ||
-           (!opt->n_chunk && e->assets.opt.n_chunk > kn_max(ENG_CHUNK, opt->n_parallel));
-}
-
-static void judge_context(const struct eng_engine *e)
+static void report_context(const struct eng_engine *e)
 {
     const struct moe_shape *shape = moe_model_shape(e->assets.model);
     int n = e->assets.opt.n_ctx;
@@ -330,7 +241,7 @@ static void judge_context(const struct eng_engine *e)
                shape->n_ctx_short);
 }
 
-static int describe(struct eng_engine **out, const struct eng_options *opt, enum rows rows)
+static int describe(struct eng_engine **out, const struct eng_options *opt, enum eng_rows rows)
 {
     struct eng_engine *e = kn_calloc(1, sizeof *e);
     if (!e)
@@ -340,16 +251,14 @@ static int describe(struct eng_engine **out, const struct eng_options *opt, enum
     bool retries = false;
     int error = kn_team_open(&e->assets.team, opt->n_thread);
     if (!error && (error = open_model(e)) == 0)
-        choose_rows(e, rows);
-    if (!error && (error = list_stop_tokens(e)) == 0 && (error = open_sessions(e)) == 0 &&
-        (error = open_choosers(e)) == 0 && (error = open_drafting(e)) == 0) {
-        retries = rows == AFFORDABLE_ROWS && chose_more_rows(e, opt);
-        error = split_memory(e, retries);
-    }
-    if (error) {
+        eng_choose_rows(e, rows);
+    if (error || (error = list_stop_tokens(e)) || (error = open_sessions(e)) || (error = open_choosers(e)) ||
+        (error = open_drafting(e)) || (error = split_memory(e, opt, rows, &retries))) {
         eng_close(e);
-        return retries && error == KN_ELIMIT ? describe(out, opt, FEWEST_ROWS)
-                                             : error; /* the drafters need the memory */
+        if (!retries || error != KN_ELIMIT)
+            return error;
+        kn_heap_trim(); /* freed memory would count as taken */
+        return describe(out, opt, ENG_FEWEST_ROWS);
     }
     *out = e;
     return 0;
@@ -357,9 +266,11 @@ static int describe(struct eng_engine **out, const struct eng_options *opt, enum
 
 int eng_describe(struct eng_engine **out, const struct eng_options *opt)
 {
-    int error = describe(out, opt, AFFORDABLE_ROWS);
-    if (!error)
-        judge_context(*out);
+    int error = describe(out, opt, ENG_AFFORDABLE_ROWS);
+    if (!error) {
+        report_context(*out);
+        eng_report_rows(*out);
+    }
     return error;
 }
 
@@ -394,7 +305,7 @@ int eng_open(struct eng_engine **out, const struct eng_options *opt)
     int error = eng_describe(&e, opt);
     if (error)
         return error;
-    struct moe_context_options co = context_options(e);
+    struct moe_context_options co = eng_context_options(e);
     co.advanced_ns = &e->advanced_ns;
     int n_ctx = e->assets.opt.n_ctx, n_own = moe_model_shape(e->assets.model)->n_ctx_train;
     uint64_t secret[2];

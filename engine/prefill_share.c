@@ -21,7 +21,7 @@
  * shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used only after a few
  * passes of half that size. The cost of a size that has had no pass for long is forgotten: passes after a start, with cold
  * caches, may have been ten times slower, and a size that seems too dear is never used again. (The costs of prefill without
- * due rows stay: they only count where they are lower.) */
+ * due rows are kept: they count where they are lower, or where no other is known.) */
 #include "engine/internal.h"
 
 #include <math.h>

@@ -345,9 +345,9 @@ struct moe_context_options {
     const struct kn_device *device;   /* runs the passes; NULL: the model's; another must read the model's memory */
     size_t resident_bytes; /* memory of a device of its own for experts that it keeps (residents.c); 0: none */
     int n_host_layer;      /* of so many first layers the device keeps no experts */
-    atomic_uint_fast64_t
-        *advanced_ns; /* or NULL: each pass writes the time here when it has got further, by a layer or by
-                                        * experts that have arrived; any thread may read it */
+    /* Or NULL. Each pass writes the time here when it makes progress: a layer ended, or experts have arrived. Any thread
+     * may read it. */
+    atomic_uint_fast64_t *advanced_ns;
     int max_path; /* sequences of a batch, at most: each has one table `base`; 0: max_row.  For devices with memory of
                    * their own */
 };

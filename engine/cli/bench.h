@@ -83,7 +83,8 @@ int eng_bench_stop_clock(struct eng_bench *b, struct eng_bench_start *s, struct 
 /* Sets the way of drafting for the next passes; eng_bench_drafts measures and prints all ways at one batch size. */
 void eng_bench_draft(struct eng_bench *b, struct eng_bench_way way);
 int eng_bench_drafts(struct eng_bench *b, int batch);
-int eng_bench_check(const struct eng_config *c); /* 0, or KN_EINVAL for a bad --against */
+int eng_bench_check(const struct eng_config *c);        /* 0, or KN_EINVAL for a bad --against */
+int eng_bench_most_drafted(const struct eng_config *c); /* the largest number of --against; 0: none was given */
 
 /* The mean of x[n]; *half is set to the half width of its 95 % confidence interval (Student's t), 0 for one value. */
 double eng_bench_mean(const double *x, int n, double *half);

@@ -293,6 +293,16 @@ int eng_bench_check(const struct eng_config *c)
     return list_ways(&w, c);
 }
 
+int eng_bench_most_drafted(const struct eng_config *c)
+{
+    struct ways w = { .n = 0 };
+    int most = 0;
+    (void)list_ways(&w, c); /* checked when the command began */
+    for (int i = 0; i < w.n && c->against; i++)
+        most = kn_max(most, w.way[i].gamma);
+    return most;
+}
+
 static int run_round(struct eng_bench *b, int batch, struct ways *w, int round, bool *settled /* [MAX_WAYS] */)
 {
     int error = 0;

@@ -143,6 +143,7 @@ static int open_bench(struct eng_bench *b)
     int need = c->n_prompt + c->n_gen + (c->n_warmup < 0 ? ENG_BENCH_WARM : c->n_warmup) + 2;
     struct eng_options o = eng_config_options(c, false);
     o.n_parallel = b->most;
+    o.room_for_gamma = eng_bench_most_drafted(c);
     o.n_ctx = c->n_ctx ? c->n_ctx : need;
     o.max_prefill_slowdown = HUGE_STRETCH;
     o.reserve_of = reserved;

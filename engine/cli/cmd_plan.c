@@ -27,7 +27,7 @@ static void print_part(const char *name, size_t bytes, const char *note)
 static void print_buffers(const struct eng_engine *e, size_t bytes)
 {
     char note[96] = "";
-    int n = eng_n_draft_row(e), at = n ? snprintf(note, sizeof note, "with %d drafted tokens", n) : 0;
+    int n = eng_n_draft_row(e), at = n ? snprintf(note, sizeof note, "for up to %d drafted tokens", n) : 0;
     if (moe_model_shape(eng_model(e))->state_bytes)
         snprintf(note + at, sizeof note - (size_t)at, "%sand states of running sequences", at ? ", " : "");
     print_part("buffers of a pass", bytes, note);

@@ -88,7 +88,7 @@ struct eng_draft_host {
     struct spec_sampler **sampler; /* [threads of the team] */
     struct eng_kv *kv;
     struct eng_split *split;           /* filled in before foresee */
-    atomic_uint_fast64_t *advanced_ns; /* of the contexts of drafters: struct moe_context_options */
+    atomic_uint_fast64_t *advanced_ns; /* of the drafters' contexts, as in struct moe_context_options */
     const char *model_path, *mirror;   /* mirror: NULL if none */
     size_t host_mem;
     int n_parallel, n_ctx, n_chunk;

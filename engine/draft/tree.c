@@ -14,8 +14,8 @@
 #include <string.h>
 
 #define MAX_PREFILL_ROWS 256 /* prefill rows in a pass */
-#define MIN_LOGIT_ROWS                                                                                                 \
-    64 /* rows with logits of a tree's pass, if its levels can be so wide; more if a pass verifies more */
+/* Rows with logits of a tree's pass, if its levels can be so wide; more if a pass verifies more. */
+#define MIN_LOGIT_ROWS 64
 #define TREE_DEPTH     8
 #define MAX_SUCCESSORS 10                                  /* successors considered of a row, and rows of a level */
 #define N_SCRATCH      (MAX_SUCCESSORS * (TREE_DEPTH - 1)) /* slots of a session's candidates; a chain needs fewer */

@@ -31,7 +31,7 @@
 #define SMALL_CHUNK_ROWS      128 /* with so few rows --chunk is not suggested: a pass's buffers are small already */
 #define CHUNK_MISSES_PART     16  /* longer chunks take memory from experts: the missing ones grow by one in so many, */
 #define CHUNK_ROOM_PART       2   /* and those that are kept shrink by one in so many, at most */
-#define CHUNK_HOST_PART       32  /* of the host's memory, for the buffers of longer chunks */
+#define HOST_PART             32  /* of the host's memory, for the buffers of a device's longer chunks, and of drafts */
 #define CHUNK_STEP            64
 #define DRAFTS_PART           32 /* drafted rows may take one part in so many of the missing experts' memory, and of KV */
 #define ROWS_TO_MEASURE       64          /* of drafts: buffers are rounded up, so one row tells little */
@@ -135,18 +135,18 @@ int eng_plan_chunk(const struct eng_chunk_need *need)
     size_t spare = least_of((need->expert_bytes - need->room) / CHUNK_MISSES_PART, need->room / CHUNK_ROOM_PART);
     size_t more = spare / need->row_bytes;
     if (need->host_row_bytes)
-        more = least_of(more, need->host_room / CHUNK_HOST_PART / need->host_row_bytes);
+        more = least_of(more, need->host_room / HOST_PART / need->host_row_bytes);
     size_t rows = least_of(least_of(ENG_CHUNK + more, ENG_CHUNK_MOST), need->n_token);
     return (int)most_of(rows / CHUNK_STEP * CHUNK_STEP, ENG_CHUNK);
 }
 
-size_t eng_plan_draft_room(const struct eng_split *bare, size_t expert_bytes)
+size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *need)
 {
     const struct eng_device_split *d = &bare->device;
     size_t expert = d->total ? d->expert : bare->expert, kv = d->total ? d->kv : bare->kv;
-    size_t missing = expert_bytes > expert ? expert_bytes - expert : 0;
-    size_t beyond = kv > bare->kv_least ? kv - bare->kv_least : 0;
-    return (d->total ? d->spare : bare->spare) + missing / DRAFTS_PART + beyond / DRAFTS_PART;
+    size_t missing = need->expert_bytes > expert ? need->expert_bytes - expert : 0;
+    size_t beyond = !need->kv_mem && kv > bare->kv_least ? kv - bare->kv_least : 0;
+    return (d->total ? d->spare : bare->spare) / 2 + missing / DRAFTS_PART + beyond / DRAFTS_PART;
 }
 
 void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
@@ -328,12 +328,18 @@ int eng_affordable_draft_rows(const struct eng_use *use, size_t beside)
     }
     if (error)
         return 0; /* eng_budget() prints the refusal */
-    size_t row = (apart ? more.device - none.device : more.host - none.host) / ROWS_TO_MEASURE + beside;
-    return (int)least_of(eng_plan_draft_room(&bare, need.expert_bytes) / most_of(row, 1), INT32_MAX);
+    size_t on_host = (more.host - none.host) / ROWS_TO_MEASURE,
+           on_device = (more.device - none.device) / ROWS_TO_MEASURE;
+    size_t n = eng_plan_draft_room(&bare, &need) / most_of((apart ? on_device : on_host) + beside, 1);
+    if (apart)
+        n = least_of(n, host_budget(use) / HOST_PART / most_of(on_host, 1));
+    return (int)least_of(n, INT32_MAX);
 }
 
 static int refuse_kv(size_t kv_least, const struct eng_use *use)
 {
+    if (use->retries)
+        return KN_ELIMIT;
     return kn_fail(KN_ELIMIT,
                    "one context of %d tokens takes %zu MiB of KV cache: raise --kv-mem to %zuM, or lower --ctx-size",
                    use->context.max_pos, mib(kv_least), mib(kv_least));
@@ -372,6 +378,8 @@ static int split_device(struct eng_split *split, struct eng_need *host, const st
 {
     struct eng_need need;
     size_t left = kn_device_free_bytes(moe_model_device(use->model));
+    if (use->device_mem > left && use->retries)
+        return KN_ELIMIT;
     if (use->device_mem > left)
         return kn_fail(KN_ELIMIT,
                        "the device has %zu MiB of free memory: set --device-mem to at most that, or leave it out",

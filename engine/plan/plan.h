@@ -161,10 +161,11 @@ int eng_plan_chunk(const struct eng_chunk_need *need);
 
 /* ---- rows of drafts ------------------------------------------------------------------------------ */
 
-/* The memory that the buffers of drafted rows may take: all free memory, and a small part of the memory that the missing experts
- * would need and of the KV cache beyond one context, so that passes become little longer and few users wait.  bare: the split without drafts, of the device
- * if it has its own memory; expert_bytes: memory for all experts. */
-size_t eng_plan_draft_room(const struct eng_split *bare, size_t expert_bytes);
+/* The memory that the buffers of drafted rows may take: half of the free memory, since drafters need some too, and a small
+ * part of the memory that the missing experts would need and of the KV cache beyond one context, so that passes slow down
+ * little and few users lose their KV cache.  bare: the split of `need` without drafts; of the device, if it has its own
+ * memory. */
+size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *need);
 
 /* Moves the memory of an unloaded drafter to the expert part; its `slot` must exclude the bytes that stay allocated.
  * expert_bytes: all experts of the model. */

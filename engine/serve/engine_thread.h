@@ -76,7 +76,7 @@ struct eng_thread_report { /* engine, drafts, explain, split: as of the last pas
     int n_parallel, n_session, n_ctx;
     int n_job;              /* jobs lent now */
     uint64_t n_failed_pass; /* passes that failed as a whole */
-    uint64_t quiet_ns; /* time since a pass got further, or since the first job after idling; 0 while no job is lent */
+    uint64_t quiet_ns;      /* time without progress of a pass since the first job after idling; 0: no job is lent */
 };
 void eng_thread_report(struct eng_thread *h, struct eng_thread_report *out);
 

@@ -168,7 +168,7 @@ static void write_engine(struct page *p, const struct eng_thread_report *v)
     one(p, "spillway_sample_seconds_total", "counter", "time in sampling", (double)e->sample_ns * 1e-9);
     one(p, "spillway_failed_passes_total", "counter", "forward passes that failed for all sequences",
         (double)v->n_failed_pass);
-    one(p, "spillway_stalled_seconds", "gauge", "time since a pass last got further, while there is work, else 0",
+    one(p, "spillway_stalled_seconds", "gauge", "time since a pass last made progress, while there is work, else 0",
         (double)v->quiet_ns * 1e-9);
     one(p, "spillway_expert_hits_total", "counter", "experts that were in memory when a pass needed them",
         (double)s->hits);

@@ -20,7 +20,7 @@ const char *srv_not_ready(struct eng_server *s)
     }
     eng_thread_report(s->thread, &v);
     if (v.quiet_ns > (uint64_t)s->opt.stall_ms * 1000000u)
-        return "stalled: there is work, but no pass gets further";
+        return "stalled: there is work, but no pass makes progress";
     if (v.engine.device_error)
         return "the device has failed: start the server again, or without --device";
     if (v.store.changed)
@@ -48,7 +48,7 @@ void srv_health(struct eng_server *s, struct eng_exchange *x)
 }
 
 /* Readiness: 200 if the server accepts requests, the model's files are those that it opened and, while there is work, a
- * pass has got further in the last stall_ms. */
+ * pass has made progress in the last stall_ms. */
 void srv_ready(struct eng_server *s, struct eng_exchange *x)
 {
     answer_state(s, x, srv_not_ready(s), s->state == SRV_LOADING ? "loading" : "not_ready");

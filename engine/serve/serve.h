@@ -29,10 +29,10 @@ struct eng_serve_options {
     int n_queue;              /* requests that may wait, beside the n_parallel running; each choice counts */
     size_t max_body;          /* bytes of one request's body; 0: 8 MiB, or less with a small host_mem */
     int max_connection;
-    int patience_ms, idle_ms; /* time limits of a client: to send a request or read on; to be idle */
-    int ping_ms;              /* interval of keep-alive comments in a stream without new tokens */
-    int drain_ms,
-        stall_ms; /* time for running requests at shutdown; time in which no pass gets further until /ready is 503 */
+    int patience_ms, idle_ms;    /* time limits of a client: to send a request or read on; to be idle */
+    int ping_ms;                 /* interval of keep-alive comments in a stream without new tokens */
+    int drain_ms;                /* time for running requests at shutdown */
+    int stall_ms;                /* time without progress of a pass until /ready is 503 */
     struct spec_params sampling; /* defaults of a request */
     unsigned sampling_given;     /* this, breaker, n_breaker: as in struct eng_api_setup */
     const struct moe_string *breaker;

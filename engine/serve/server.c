@@ -166,7 +166,7 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
     end_when_sent(s);
 }
 
-/* Sends the service manager's watchdog message, but not if no pass has got further for stall_ms while there is work: the
+/* Sends the service manager's watchdog message, but not if no pass has made progress for stall_ms while there is work: the
  * manager then restarts the server. */
 static void feed_watchdog(struct eng_server *s, uint64_t now)
 {

@@ -390,7 +390,7 @@ static inline float (*moe_rotation(const struct moe_context *c, int layer))[2]
     return c->rotation + (own ? (size_t)c->opt.max_row * (size_t)(d->n_rot / 2) : 0);
 }
 
-/* The pass has got further. A server takes a pass that no longer does for one that hangs. */
+/* The pass has made progress. A server takes a pass that no longer does for one that hangs. */
 static inline void moe_advance(const struct moe_context *c)
 {
     if (c->opt.advanced_ns)

@@ -47,8 +47,8 @@ struct late_pins {
  * can; or first the queues that the host does not wait for. */
 enum late_order { LATE_RANDOM, LATE_LAST, LATE_FIRST, LATE_OTHERS, LATE_ORDERS };
 
-/* Does run n of a test take place, whose runs count the orders fastest? AddressSanitizer is slow, and the orders use the
- * same memory: there a third of the runs does, which has every order. */
+/* Whether run n takes place; runs count the orders fastest. AddressSanitizer is slow, and all orders use the same memory, so
+ * under it every third run does: of 12 runs each order has one. */
 static inline bool late_has_run(int n)
 {
 #ifdef __SANITIZE_ADDRESS__

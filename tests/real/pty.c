@@ -2,7 +2,7 @@
  *
  *     pty PROMPT LINE... -- COMMAND [ARGUMENT...]
  *
- * Types each line, and Ctrl-D at the end, when PROMPT has appeared after the line before.  Copies all output to stdout.
+ * Types each line, and Ctrl-D at the end, when the last line of the output has PROMPT.  Copies all output to stdout.
  * Status: that of the command; 124 if it has not ended after 60 seconds. */
 #include <fcntl.h>
 #include <poll.h>
@@ -20,7 +20,8 @@ enum { SECONDS = 60, MOST = 1 << 20 };
 
 static char seen[MOST];
 
-/* Whether the last line of the output has the prompt.  The line editor shows it again before a typed line, which then ends. */
+/* Whether the last line of the output has the prompt.  While a line is typed the editor shows prompt and line again, then a newline:
+ * so only a prompt that waits for keys is in the last line. */
 static bool prompts(const char *output, const char *prompt)
 {
     const char *last = strrchr(output, '\n');

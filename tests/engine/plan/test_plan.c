@@ -198,21 +198,23 @@ static void chunks_are_as_long_as_memory_allows(void **state)
     assert_int_equal(eng_plan_chunk(&n), 512);
 }
 
-/* Free memory, and a thirty-second of the missing experts and of the KV cache beyond one context. */
+/* Half of the free memory, and a thirty-second of the missing experts and of the KV cache beyond one context. */
 static void drafted_rows_may_take_a_little(void **state)
 {
     (void)state;
+    struct eng_need n = { .expert_bytes = 100000 };
     struct eng_split s = { .kv_least = 1000, .kv = 1000, .expert = 36000, .spare = 0 };
-    assert_int_equal(eng_plan_draft_room(&s, 100000), 2000);
+    assert_int_equal(eng_plan_draft_room(&s, &n), 2000);
     s.kv = 4200;
-    assert_int_equal(eng_plan_draft_room(&s, 100000), 2100);
+    assert_int_equal(eng_plan_draft_room(&s, &n), 2100);
+    n.kv_mem = 4200; /* the user's own number stays */
+    assert_int_equal(eng_plan_draft_room(&s, &n), 2000);
+    n.kv_mem = 0;
     s.expert = 100000;
     s.spare = 70000;
-    assert_int_equal(eng_plan_draft_room(&s, 100000), 70100);
-    s.kv = 900; /* --kv-mem of less than one context is refused later */
-    assert_int_equal(eng_plan_draft_room(&s, 100000), 70000);
-    s.device = (struct eng_device_split){ .total = 1, .kv = 4200, .expert = 36000, .spare = 5 };
-    assert_int_equal(eng_plan_draft_room(&s, 100000), 2105);
+    assert_int_equal(eng_plan_draft_room(&s, &n), 35100);
+    s.device = (struct eng_device_split){ .total = 1, .kv = 4200, .expert = 36000, .spare = 10 };
+    assert_int_equal(eng_plan_draft_room(&s, &n), 2105);
 }
 
 static void distinct_experts_are_counted(void **state)
@@ -530,6 +532,20 @@ static void few_are_drafted_where_memory_is_short(void **state)
     assert_true(number(0, "n_resident") < number(0, "n_expert"));
     double rows = number(0, "n_draft_row");
     assert_true(rows > 2 && rows < 16);
+    struct eng_engine *e;
+    struct eng_options o = { .model = path,
+                             .isa = KN_ISA_COUNT - 1,
+                             .n_thread = 1,
+                             .n_parallel = 2,
+                             .host_mem = (size_t)half,
+                             .gamma = ENG_GAMMA_AUTO,
+                             .n_draft = 1,
+                             .room_for_gamma = 8 };
+    assert_int_equal(eng_draft_parse(&o.draft[0], "ngram"), 0);
+    malloc_trim(0);
+    assert_int_equal(eng_describe(&e, &o), 0);
+    assert_int_equal(eng_n_draft_row(e), 16);
+    eng_close(e);
     gamma_flag = (char[]){ "--gamma=8" };
     assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
     gamma_flag = NULL;
@@ -537,12 +553,25 @@ static void few_are_drafted_where_memory_is_short(void **state)
     unlink(path);
 }
 
-/* Drafted rows are chosen before the memory of a draft model is known. If it leaves no room for them, they are few. */
-static void a_draft_model_comes_before_drafted_rows(void **state)
+/* The smallest budget with this drafter, as the refusal of a smaller one names it, works. */
+static void the_smallest_works(char *path, char *draft)
+{
+    static const char says[] = "raise --host-mem to ";
+    char size[32];
+    assert_int_equal(plan(path, (char[]){ "1M" }, draft), 2);
+    assert_non_null(strstr(said, says));
+    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
+    size[strcspn(size, ",")] = 0;
+    if (plan(path, size, draft))
+        fail_msg("%s in %s: %s", draft, size, said);
+}
+
+/* Drafted rows are chosen before the memory of drafters is known. If it leaves no room for them, they are few. The
+ * smallest budget is that of few. */
+static void drafters_come_before_drafted_rows(void **state)
 {
     (void)state;
-    static const char says[] = "raise --host-mem to ";
-    char path[64], draft[128], size[32];
+    char path[64], draft[128];
     struct kn_team *team;
     snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
     snprintf(draft, sizeof draft, "--draft=model:%s,tree=chain", path);
@@ -554,12 +583,12 @@ static void a_draft_model_comes_before_drafted_rows(void **state)
                 .shape = "tiny-deepseek2", .n_layer = 8, .n_vocab = 30000, .format = KN_F16, .seed = 3, .team = team }),
         0);
     kn_team_close(team);
-    assert_int_equal(plan(path, (char[]){ "1M" }, draft), 2);
-    assert_non_null(strstr(said, says));
-    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
-    size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size, draft), 0);
+    the_smallest_works(path, draft);
     assert_true(number(0, "n_draft_row") == 2);
+    double least = number(0, "least_bytes");
+    assert_int_equal(plan(path, (char[]){ "1G" }, draft), 0);
+    assert_true(number(0, "n_draft_row") == 16);
+    assert_true(number(0, "least_bytes") < least + 1e6);
     unlink(path);
 }
 
@@ -622,7 +651,7 @@ int main(void)
         cmocka_unit_test(chunks_are_as_long_as_memory_allows),
         cmocka_unit_test(drafted_rows_may_take_a_little),
         cmocka_unit_test(few_are_drafted_where_memory_is_short),
-        cmocka_unit_test(a_draft_model_comes_before_drafted_rows),
+        cmocka_unit_test(drafters_come_before_drafted_rows),
         cmocka_unit_test(a_device_is_forecast),
         cmocka_unit_test(distinct_experts_are_counted),
         cmocka_unit_test(the_slowest_tier_sets_the_pace),

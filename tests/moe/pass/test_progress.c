@@ -1,4 +1,4 @@
-/* A pass tells that it gets further: with each layer, with experts that have arrived, and when it ends.  A pass is then
+/* A pass tells that it makes progress: with each layer, with experts that have arrived, and when it ends.  A pass is then
  * not taken for one that hangs, however long it is.
  *
  * One thread: not under MODE=tsan. */
