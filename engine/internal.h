@@ -236,8 +236,8 @@ enum eng_rows { ENG_AFFORDABLE_ROWS, ENG_FEWEST_ROWS };
 /* Sets the rows of a pass for drafts (n_draft_row, n_window_row) and for prompts (opt.n_chunk), and the share of prompts. */
 void eng_choose_rows(struct eng_engine *e, enum eng_rows rows);
 
-/* The bytes of a pass's buffers that ENG_FEWEST_ROWS would save. opt: as the user set them. */
-struct kn_bytes eng_bytes_beyond_fewest_rows(const struct eng_engine *e, const struct eng_options *opt);
+/* Whether these are more rows than ENG_FEWEST_ROWS. opt: as the user set them. */
+bool eng_has_more_rows(const struct eng_engine *e, const struct eng_options *opt);
 
 /* Warns if windows of lookahead decoding have too few rows. */
 void eng_report_rows(const struct eng_engine *e);

@@ -208,25 +208,21 @@ static int split_memory(struct eng_engine *e, const struct eng_options *opt, enu
 {
     struct eng_draft_needs needs;
     eng_draft_needs(e->drafting, &needs);
-    struct kn_bytes more = eng_bytes_beyond_fewest_rows(e, opt);
-    *retries = rows == ENG_AFFORDABLE_ROWS && (more.host || more.device);
-    int error = eng_budget(&e->memory.split,
-                           &(struct eng_use){ .file = e->assets.file,
-                                              .model = e->assets.model,
-                                              .context = eng_context_options(e),
-                                              .n_parallel = e->assets.opt.n_parallel,
-                                              .host_mem = e->assets.opt.host_mem,
-                                              .device_mem = e->assets.opt.device_mem,
-                                              .kv_mem = e->assets.opt.kv_mem,
-                                              .reserved_bytes = e->assets.opt.reserved_bytes,
-                                              .reserve_of = e->assets.opt.reserve_of,
-                                              .reserve_arg = e->assets.opt.reserve_arg,
-                                              .drafters = needs.memory,
-                                              .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel),
-                                              .retries = *retries });
-    e->memory.split.least -= more.host;
-    e->memory.split.device.least -= more.device;
-    return error;
+    *retries = rows == ENG_AFFORDABLE_ROWS && eng_has_more_rows(e, opt);
+    return eng_budget(&e->memory.split,
+                      &(struct eng_use){ .file = e->assets.file,
+                                         .model = e->assets.model,
+                                         .context = eng_context_options(e),
+                                         .n_parallel = e->assets.opt.n_parallel,
+                                         .host_mem = e->assets.opt.host_mem,
+                                         .device_mem = e->assets.opt.device_mem,
+                                         .kv_mem = e->assets.opt.kv_mem,
+                                         .reserved_bytes = e->assets.opt.reserved_bytes,
+                                         .reserve_of = e->assets.opt.reserve_of,
+                                         .reserve_arg = e->assets.opt.reserve_arg,
+                                         .drafters = needs.memory,
+                                         .n_ahead = e->assets.n_draft_row / kn_max(1, e->assets.opt.n_parallel),
+                                         .retries = *retries });
 }
 
 static void report_context(const struct eng_engine *e)

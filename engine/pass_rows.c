@@ -94,16 +94,11 @@ void eng_choose_rows(struct eng_engine *e, enum eng_rows rows)
     o->n_chunk = kn_max(o->n_chunk, o->n_parallel);
 }
 
-struct kn_bytes eng_bytes_beyond_fewest_rows(const struct eng_engine *e, const struct eng_options *opt)
+bool eng_has_more_rows(const struct eng_engine *e, const struct eng_options *opt)
 {
-    struct moe_context_options is = eng_context_options(e), fewest = is;
     int n_window, n_draft = draft_rows(e, ENG_FEWEST_ROWS, &n_window);
-    int n_chunk = opt->n_chunk ? e->assets.opt.n_chunk : kn_max(ENG_CHUNK, opt->n_parallel);
-    fewest.max_row = n_chunk + n_draft;
-    fewest.max_want -= e->assets.n_draft_row - n_draft;
-    fewest.n_draft = n_draft;
-    struct kn_bytes all = moe_context_bytes(e->assets.model, &is), less = moe_context_bytes(e->assets.model, &fewest);
-    return (struct kn_bytes){ .host = all.host - less.host, .device = all.device - less.device };
+    return e->assets.n_draft_row > n_draft ||
+           (!opt->n_chunk && e->assets.opt.n_chunk > kn_max(ENG_CHUNK, opt->n_parallel));
 }
 
 void eng_report_rows(const struct eng_engine *e)
