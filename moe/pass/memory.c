@@ -19,25 +19,24 @@ struct kn_acts moe_acts_image(const struct moe_context *c, const struct kn_acts 
 
 static void copy(struct kn_queue *q, void *to, const void *from, size_t bytes)
 {
-    if (bytes)
-        kn_enqueue(q, TRANSFER, transfer, .to = to, .from = from, .bytes = bytes);
+    kn_enqueue(q, TRANSFER, transfer, .to = to, .from = from, .bytes = bytes);
 }
 
 void moe_upload(struct moe_context *c, const void *host, size_t bytes)
 {
-    if (is_apart(c))
+    if (is_apart(c) && bytes)
         copy(c->queue, moe_at(c, host), host, bytes);
 }
 
 void moe_upload_beside(struct moe_context *c, const void *host, size_t bytes)
 {
-    if (is_apart(c))
+    if (is_apart(c) && bytes)
         copy(c->copies, moe_at(c, host), host, bytes);
 }
 
 void moe_download(struct moe_context *c, const void *host, size_t bytes)
 {
-    if (is_apart(c))
+    if (is_apart(c) && bytes)
         copy(c->queue, (void *)(uintptr_t)host, moe_at(c, host), bytes);
 }
 
