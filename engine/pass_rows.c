@@ -18,8 +18,8 @@ static size_t logits_bytes(const struct eng_engine *e)
     return (size_t)moe_model_shape(e->assets.model)->n_vocab * sizeof(float);
 }
 
-/* The most drafted rows whose memory passes can spare. Of the drafters' memory only the rows' own logits count, those of
- * a tree and those that --verify keeps. */
+/* The most drafted rows that the budget has memory for. Of the drafters' memory only logits count: of the rows of a tree, and
+ * for --verify ratio and block. */
 static int affordable_rows(const struct eng_engine *e)
 {
     const struct eng_options *o = &e->assets.opt;

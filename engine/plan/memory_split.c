@@ -278,8 +278,10 @@ static size_t device_budget(const struct eng_use *use)
 static size_t host_budget(const struct eng_use *use)
 {
     struct kn_machine machine;
+    if (use->host_mem)
+        return use->host_mem;
     kn_machine_get(&machine);
-    return use->host_mem ? use->host_mem : free_budget(machine.available_bytes);
+    return free_budget(machine.available_bytes);
 }
 
 int eng_default_chunk(const struct eng_use *use)

@@ -452,32 +452,47 @@ static double number(int line, const char *name)
     return strtod(found + strlen(key), NULL);
 }
 
-static void the_command_prints_split_and_speed(void **state)
-{
-    (void)state;
-    static const char says[] = "raise --host-mem to ";
-    static const int batch[] = { 1, 4, 8, 16, 32 };
-    char path[64], size[32];
-    struct kn_team *team;
-    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
-    assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(
-        moe_synth(
-            path,
-            &(struct moe_synth_options){
-                .shape = "tiny-deepseek2", .n_layer = 8, .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }),
-        0);
-    kn_team_close(team);
+#define PATH_ROOM 64
 
-    assert_int_equal(plan(path, (char[]){ "1M" }, NULL), 2);
+static void write_model(char *path /* [PATH_ROOM] */, int n_layer, int n_vocab)
+{
+    struct kn_team *team;
+    snprintf(path, PATH_ROOM, "/tmp/spillway-plan-%d.gguf", getpid());
+    assert_int_equal(kn_team_open(&team, 1), 0);
+    assert_int_equal(moe_synth(path, &(struct moe_synth_options){ .shape = "tiny-deepseek2",
+                                                                  .n_layer = n_layer,
+                                                                  .n_vocab = n_vocab,
+                                                                  .format = KN_F16,
+                                                                  .seed = 3,
+                                                                  .team = team }),
+                     0);
+    kn_team_close(team);
+}
+
+/* A refusal names the smallest budget with these drafts, and it is enough. */
+static void the_smallest_works(char *path, char *draft)
+{
+    static const char says[] = "raise --host-mem to ";
+    char size[32];
+    assert_int_equal(plan(path, (char[]){ "1M" }, draft), 2);
     assert_string_equal(output, "");
     assert_non_null(strstr(said, path));
     char *value = strstr(said, says);
     assert_non_null(value);
     snprintf(size, sizeof size, "%s", value + strlen(says));
     size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size, NULL), 0); /* the reported size is enough */
+    assert_int_equal(plan(path, size, draft), 0);
     assert_string_equal(said, "");
+}
+
+static void the_command_prints_split_and_speed(void **state)
+{
+    (void)state;
+    static const int batch[] = { 1, 4, 8, 16, 32 };
+    char path[PATH_ROOM];
+    write_model(path, 8, 300);
+
+    the_smallest_works(path, NULL);
     double sum = number(0, "fixed_bytes") + number(0, "dense_bytes") + number(0, "step_bytes") + number(0, "kv_bytes") +
                  number(0, "expert_bytes") + number(0, "spare_bytes");
     assert_true(sum == number(0, "host_mem_bytes"));
@@ -503,29 +518,15 @@ static void the_command_prints_split_and_speed(void **state)
 static void few_are_drafted_where_memory_is_short(void **state)
 {
     (void)state;
-    static const char says[] = "raise --host-mem to ";
-    char path[64], size[32];
-    struct kn_team *team;
-    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
-    assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(
-        moe_synth(
-            path,
-            &(struct moe_synth_options){
-                .shape = "tiny-deepseek2", .n_layer = 20, .n_vocab = 300, .format = KN_F16, .seed = 3, .team = team }),
-        0);
-    kn_team_close(team);
+    char path[PATH_ROOM], size[32];
+    write_model(path, 20, 300);
     assert_int_equal(plan(path, (char[]){ "1G" }, NULL), 0);
     assert_true(number(0, "n_draft_row") == 0);
     assert_int_equal(plan(path, (char[]){ "1G" }, (char[]){ "--draft=ngram" }), 0);
     assert_true(number(0, "n_draft_row") == 16);
     double half = number(0, "least_bytes") + number(0, "expert_bytes") / 2;
 
-    assert_int_equal(plan(path, (char[]){ "1M" }, (char[]){ "--draft=ngram" }), 2);
-    assert_non_null(strstr(said, says));
-    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
-    size[strcspn(size, ",")] = 0;
-    assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
+    the_smallest_works(path, (char[]){ "--draft=ngram" });
 
     snprintf(size, sizeof size, "%.0fK", half / 1024);
     assert_int_equal(plan(path, size, (char[]){ "--draft=ngram" }), 0);
@@ -553,35 +554,13 @@ static void few_are_drafted_where_memory_is_short(void **state)
     unlink(path);
 }
 
-/* The smallest budget with this drafter, as the refusal of a smaller one names it, works. */
-static void the_smallest_works(char *path, char *draft)
-{
-    static const char says[] = "raise --host-mem to ";
-    char size[32];
-    assert_int_equal(plan(path, (char[]){ "1M" }, draft), 2);
-    assert_non_null(strstr(said, says));
-    snprintf(size, sizeof size, "%s", strstr(said, says) + strlen(says));
-    size[strcspn(size, ",")] = 0;
-    if (plan(path, size, draft))
-        fail_msg("%s in %s: %s", draft, size, said);
-}
-
 /* Drafted rows are chosen before the memory of drafters is known. If it leaves no room for them, they are few. */
 static void drafters_come_before_drafted_rows(void **state)
 {
     (void)state;
-    char path[64], draft[128];
-    struct kn_team *team;
-    snprintf(path, sizeof path, "/tmp/spillway-plan-%d.gguf", getpid());
+    char path[PATH_ROOM], draft[128];
+    write_model(path, 8, 30000);
     snprintf(draft, sizeof draft, "--draft=model:%s,tree=chain", path);
-    assert_int_equal(kn_team_open(&team, 1), 0);
-    assert_int_equal(
-        moe_synth(
-            path,
-            &(struct moe_synth_options){
-                .shape = "tiny-deepseek2", .n_layer = 8, .n_vocab = 30000, .format = KN_F16, .seed = 3, .team = team }),
-        0);
-    kn_team_close(team);
     the_smallest_works(path, draft);
     unlink(path);
 }
