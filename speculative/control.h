@@ -13,8 +13,8 @@
  * not.
  *
  * Never slower.  Drafts stay off until T(n) is known, from passes of about this size or, beside prompt rows, of about as
- * many rows in all; and are turned on only for an expected gain.  Between steps with
- * drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
+ * many rows in all; passes of other sizes are enough for a gain that is larger than the estimate can be wrong.  They are
+ * turned on only for an expected gain.  Between steps with drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
  * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
  * the account of lost time can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast
  * pass time and from the survival of its drafts, and the first step corrects the estimate.  The account: the time lost

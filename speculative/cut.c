@@ -5,10 +5,11 @@
  * the likeliest nodes of all drafts together always form whole trees, and one budget for all is one threshold: nodes
  * are counted by survival in N_BIN classes, and the number of rows is the one with the largest value minus cost.
  *
- * If the missing experts of each node are known, its cost is its own: the bytes that no node taken earlier has loaded.
- * Then nodes are taken one by one, best first; a node is evaluated only if it could be the best without any bytes (lazy
- * greedy).  The first nodes may cost more than their value, and load experts that make many others cheap: nodes are
- * taken to the end of the budget, and the ones after the prefix with the largest value minus cost are dropped again. */
+ * If the missing experts of each node are known, its cost is its own: that of the experts that no node taken earlier has
+ * loaded.  All costs together are the measured time of the rows, which includes loads of average nodes.  Nodes are taken
+ * one by one, best first; a node is evaluated only if it could be the best without any loads (lazy greedy).  The first
+ * nodes may cost more than their value, and load experts that make many others cheap: nodes are taken to the end of the
+ * budget, and the ones after the prefix with the largest value minus cost are dropped again. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -117,40 +118,45 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 
 /* ---- by rows and bytes ------------------------------------------------------------------------------------ */
 
-/* The number of the need's experts that no node taken so far has loaded.  For experts without numbers it is estimated
- * from left: the share of the experts of an average row that is not loaded yet. */
-static double count_new_experts(const struct spec_control *c, const struct spec_need *need, double left)
+/* Cost of the next node: row_ns, and expert_ns for each expert that no node taken so far has loaded. */
+struct price {
+    double row_ns, expert_ns;
+    double mean;               /* missing experts of an average node, */
+    double left;               /* and the share of them still to be loaded, */
+    double left_by_unnumbered; /* or, if only nodes whose experts have no numbers had loaded any */
+};
+
+static const struct spec_need *need_of(const struct spec_cut *cut, int node)
+{
+    return cut->need ? &cut->need[node] : NULL;
+}
+
+static bool is_numbered(const struct spec_need *need) { return need && need->expert; }
+
+/* The number of the node's experts that no node taken so far is expected to have loaded. */
+static double count_new_experts(const struct spec_control *c, const struct spec_need *need, const struct price *p)
 {
     int fresh = 0;
-    for (int i = 0; i < need->n && need->expert; i++)
+    if (!is_numbered(need))
+        return (need ? need->n : p->mean) * p->left;
+    for (int i = 0; i < need->n; i++)
         fresh += !c->loaded[need->expert[i]];
-    return need->expert ? fresh : need->n * left;
+    return fresh * p->left_by_unnumbered;
 }
 
 static void mark_loaded(struct spec_control *c, const struct spec_need *need)
 {
-    for (int i = 0; i < need->n && need->expert; i++) {
+    for (int i = 0; i < need->n; i++) {
         kn_assert(need->expert[i] >= 0 && need->expert[i] < c->opt.n_expert);
         c->loaded[need->expert[i]] = true;
     }
-}
-
-/* Cost of the next row.  row_ns is the time of one more row, from measured passes, so it includes the loads of an
- * average row: mean missing experts, of which the share left is not loaded yet, expert_ns each. */
-struct price {
-    double row_ns, expert_ns, mean, left;
-};
-
-static double price_of(const struct price *p, double n_fresh)
-{
-    return fmax(0, p->row_ns + (n_fresh - p->mean * p->left) * p->expert_ns);
 }
 
 /* The largest net value of any node that can be taken next, and this node; -INFINITY: none can. */
 static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
                         struct spec_cut_node *out)
 {
-    double most = -INFINITY, least = price_of(p, 0);
+    double most = -INFINITY;
     for (int i = 0; i < n; i++) {
         const struct spec_tree *t = cut[i].tree;
         const float *value = b->c->value + i * SPEC_NODES;
@@ -158,10 +164,9 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
             double net = value[j] * b->token_ns;
-            if (net - least > most) /* lazily: evaluate only nodes that can still win */
-                net -= cut[i].need ? price_of(p, count_new_experts(b->c, &cut[i].need[j], p->left)) : p->row_ns;
-            else
+            if (net - p->row_ns <= most) /* lazily: evaluate only nodes that can still win */
                 continue;
+            net -= p->row_ns + count_new_experts(b->c, need_of(&cut[i], j), p) * p->expert_ns;
             if (net > most) {
                 most = net;
                 *out = (struct spec_cut_node){ i, j };
@@ -169,17 +174,6 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
         }
     }
     return most;
-}
-
-/* Mean number of missing experts of a node, before any is loaded. */
-static double mean_need(const struct spec_cut *cut, int n)
-{
-    double sum = 0;
-    int n_node = 0;
-    for (int i = 0; i < n; i++)
-        for (int j = 0; j < cut[i].tree->n && cut[i].need; j++, n_node++)
-            sum += cut[i].need[j].n;
-    return n_node ? sum / n_node : 0;
 }
 
 /* The expected new experts of one more row under uniform routing, over those of the first drafted row. */
@@ -193,26 +187,59 @@ static double left_for(const struct budget *b, int n_drafted)
            (uniform_experts[first + 1] - uniform_experts[first]);
 }
 
+/* The price of a load: it takes stall_ns, but the loads of all nodes, if they load experts like average ones, take at most
+ * the time of their rows. */
+static struct price price_of_loads(const struct budget *b, const struct spec_cut *cut, int n, double stall_ns)
+{
+    struct price p = { .expert_ns = stall_ns };
+    double n_missing = 0, n_load = 0;
+    int n_node = 0, n_known = 0;
+    for (int i = 0; i < n; i++) {
+        n_node += cut[i].tree->n;
+        n_known += cut[i].need ? cut[i].tree->n : 0;
+        for (int j = 0; j < cut[i].tree->n && cut[i].need; j++)
+            n_missing += cut[i].need[j].n;
+    }
+    p.mean = n_known ? n_missing / n_known : 0;
+    n_node = kn_min(n_node, b->row_budget);
+    for (int k = 0; k < n_node; k++)
+        n_load += p.mean * left_for(b, k);
+    double rows_ns = fmax(0, pass_ns(b, n_node) - pass_ns(b, 0));
+    if (n_load * stall_ns > rows_ns)
+        p.expert_ns = rows_ns / n_load;
+    return p;
+}
+
+/* Measured times of rows include loads of average nodes, so the sum of all prices is that of the rows. */
+static void set_price(const struct budget *b, int n_taken, int n_unnumbered, struct price *p)
+{
+    p->left = left_for(b, n_taken);
+    p->left_by_unnumbered = left_for(b, n_unnumbered);
+    p->row_ns = pass_ns(b, n_taken + 1) - pass_ns(b, n_taken) - p->mean * p->left * p->expert_ns;
+}
+
 static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
                          double expert_bytes)
 {
-    struct price price = { .expert_ns = expert_bytes * c->stall_ns / c->stall_bytes, .mean = mean_need(cut, n) };
+    struct price price = price_of_loads(b, cut, n, expert_bytes * c->stall_ns / c->stall_bytes);
     double all = 0, most = 0;
-    int n_taken = 0, n_best = 0;
+    int n_taken = 0, n_best = 0, n_unnumbered = 0;
     memset(c->loaded, 0, (size_t)c->opt.n_expert * sizeof *c->loaded);
     for (int i = 0; i < n; i++)
         correct_survival(c, b->drafter, &cut[i], c->value + i * SPEC_NODES);
     for (int k = 0; k < b->row_budget && k < n * SPEC_NODES; k++) {
         struct spec_cut_node *t = &c->taken[k];
-        price.left = left_for(b, k);
-        price.row_ns = pass_ns(b, k + 1) - pass_ns(b, k);
+        set_price(b, k, n_unnumbered, &price);
         double net = best_open(b, cut, n, &price, t);
         if (isinf(net))
             break;
         n_taken++;
         cut[t->tree].keep[t->node] = true;
-        if (cut[t->tree].need)
-            mark_loaded(c, &cut[t->tree].need[t->node]);
+        const struct spec_need *need = need_of(&cut[t->tree], t->node);
+        if (is_numbered(need))
+            mark_loaded(c, need);
+        else
+            n_unnumbered++;
         if ((all += net) > most) {
             most = all;
             n_best = n_taken;

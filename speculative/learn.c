@@ -295,9 +295,9 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
         n_drafted += s->outcome[i].tree ? s->outcome[i].tree->n : 0;
         n_accepted += s->outcome[i].n_accepted;
     }
-    bool known = spec_passes_has_size(&c->passes, s->n_due, s->n_beside, INFINITY);
+    bool known = spec_passes_near(&c->passes, s->n_due, s->n_beside);
     c->n_learnt++;
-    if (known)
+    if (known || (drafter != SPEC_OFF && c->last.off_ns > 0))
         charge_account(c, s, n_drafted, n_accepted);
     learn_pass(c, s, n_drafted, known);
     bool cold = is_prefill_step(c, s);

@@ -26,8 +26,10 @@
 #define N_EXACT_ROWS         32               /* row numbers with a knot of their own */
 #define MIN_KNOWN_PASSES     3                /* passes that make a size known, on a quiet machine */
 #define CLEAR_GAIN_SIGMAS    3                /* or on any machine, if the gain is so many standard errors above 1 */
-#define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it, */
-#define MAX_POOLED_KNOTS     10               /* which so many knots cover */
+#define NEAR_ROWS_RATIO      1.35 /* a size is known from passes within this factor of it, or, for clear gains, */
+#define MAX_FAR_ROWS_RATIO   4    /* within a larger one, at most this, */
+#define FAR_ROWS_STEP        1.1  /* in steps of this; */
+#define MAX_POOLED_KNOTS     10   /* so many knots cover NEAR_ROWS_RATIO */
 #define PRIOR_ROWS           4096
 #define HOPEFUL_GROWTH_SHARE 0.5  /* hopeful: share of the forecast growth */
 #define MIN_CONTEXT_CHANGE   0.1  /* the prior follows the length of contexts in steps of this share */
@@ -198,35 +200,56 @@ static double mean_passes(const struct spec_passes *p)
     return fmin(MIN_MEAN_PASSES * noise_ratio * noise_ratio, MAX_MEAN_PASSES);
 }
 
-/* Passes in the means of row numbers within NEAR_ROWS_RATIO of n. */
-static double weight_near(const struct spec_knots *k, int n)
+/* Passes in the means of row numbers within a factor of n. */
+static double weight_near(const struct spec_knots *k, int n, double factor)
 {
     double sum = 0;
     for (int i = 0; i < SPEC_KNOTS; i++)
-        if (k->rows[i] <= n * NEAR_ROWS_RATIO && k->rows[i] * NEAR_ROWS_RATIO >= n)
+        if (k->rows[i] <= n * factor && k->rows[i] * factor >= n)
             sum += k->weight[i];
     return sum;
 }
 
 /* Without a forecast passes with prompt rows alone say too little about those without. */
-static double n_plain(const struct spec_passes *p, int n_due, int n_beside)
+static double n_plain(const struct spec_passes *p, int n_due, int n_beside, double factor)
 {
-    double alone = weight_near(&p->plain, n_due);
+    double alone = weight_near(&p->plain, n_due, factor);
     bool mixed_count = n_beside > 0 && (alone > 0 || p->forecast);
-    return mixed_count ? fmax(alone, weight_near(&p->mixed, n_due + n_beside)) : alone;
+    return mixed_count ? fmax(alone, weight_near(&p->mixed, n_due + n_beside, factor)) : alone;
 }
 
-bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain)
+bool spec_passes_near(const struct spec_passes *p, int n_due, int n_beside)
 {
-    double n = n_plain(p, n_due, n_beside);
-    return n >= MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR) ||
-           (n >= MIN_KNOWN_PASSES && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n));
+    return n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO) >= MIN_KNOWN_PASSES;
+}
+
+static bool is_clear(const struct spec_passes *p, double n, double gain)
+{
+    return n > 0 && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n);
 }
 
 bool spec_passes_is_clear(const struct spec_passes *p, int n_due, int n_beside, double gain)
 {
-    double n = n_plain(p, n_due, n_beside);
-    return n > 0 && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n);
+    return is_clear(p, n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO), gain);
+}
+
+/* Does the gain stay clear by the passes within a factor of this size? The time of a pass grows at most in proportion to
+ * its rows, so an estimate from passes that far is too high by this factor at most. */
+static bool is_clear_from(const struct spec_passes *p, int n_due, int n_beside, double gain, double factor)
+{
+    double n = n_plain(p, n_due, n_beside, factor);
+    return n >= MIN_KNOWN_PASSES && is_clear(p, n, gain / (factor > NEAR_ROWS_RATIO ? factor : 1));
+}
+
+bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain)
+{
+    double enough = MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR);
+    if (n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO) >= enough)
+        return true;
+    for (double factor = NEAR_ROWS_RATIO; factor <= MAX_FAR_ROWS_RATIO; factor *= FAR_ROWS_STEP)
+        if (is_clear_from(p, n_due, n_beside, gain, factor))
+            return true;
+    return false;
 }
 
 static double at(const struct spec_passes *p, const struct spec_knots *k, double rows)

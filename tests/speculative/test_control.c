@@ -3,7 +3,7 @@
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/internal.h"
-#include "tests/speculative/machine.h"
+#include "tests/speculative/settled.h"
 #include "tests/faults.h"
 
 #include <setjmp.h>
@@ -17,20 +17,6 @@
 #else
 #define THIN(all, few) (all)
 #endif
-
-static struct spec_control *open_for(const struct machine_drafter *d, int n, enum spec_rule rule)
-{
-    struct spec_control_options o = {
-        .n_session = MACHINE_SESSIONS, .n_drafter = n, .rule = rule, .gamma = SPEC_AUTO, .n_expert = 16
-    };
-    for (int i = 0; i < n; i++) {
-        o.drafter[i].name = d[i].name;
-        o.drafter[i].max_depth = d[i].max_depth;
-    }
-    struct spec_control *c = NULL;
-    assert_int_equal(spec_control_open(&c, &o), 0);
-    return c;
-}
 
 static struct machine_run run(const struct machine *machine, const struct machine_drafter *drafter, int n_drafter,
                               int n_due, int n_step, machine_change *change, void *arg)
@@ -59,12 +45,6 @@ static void expect_never_slower(const struct machine *m, const struct machine_ru
     if (r->took_ns > 1.02 * r->off_ns)
         fail_msg("%s, accept %g, %d sequences: %.3f of off", m->name, accept, n, r->off_ns / r->took_ns);
 }
-
-/* A machine with 3 ms per row and 10 ms per pass, on which drafting pays. */
-static struct machine hand = {
-    "hand", { .fixed_ns = 10e6, .choose_row_ns = 3e6, .ridge = 1, .growth = 1 }, 0, 0, 0, 0, 0, 0
-};
-static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
 
 /* ---- scenarios -------------------------------------------------------------------------------------------- */
 
@@ -690,16 +670,6 @@ static void other_rules_are_decided_beforehand(void **state)
     }
 }
 
-/* ---- the cut ---------------------------------------------------------------------------------------------------- */
-
-static struct spec_control *settled(int n)
-{
-    struct spec_control *c = open_for(&by_hand, 1, SPEC_COUPLED);
-    machine_seed = 9;
-    machine_go(c, &hand, &by_hand, n, 600, NULL, NULL);
-    return c;
-}
-
 /* A new session's tokens are all prefilled before it gets drafts: this time is not charged to the drafts. */
 static void texts_taken_in_are_no_drafts(void **state)
 {
@@ -723,20 +693,6 @@ static void texts_taken_in_are_no_drafts(void **state)
             fail_msg("%d tokens taken in: a draft takes %.2f ms", n_text, per_draft / 1e6);
         spec_control_close(c);
     }
-}
-
-/* Runs steps until the controller has drafts on because of a measured gain. */
-static void decide_on(struct spec_control *c, int n)
-{
-    struct spec_decision d = { .drafter = SPEC_OFF };
-    int session[4] = { 0, 1, 2, 3 }, nodes[4];
-    for (int i = 0; i < 50; i++) {
-        spec_control_decide(c, session, n, 0, &d, nodes);
-        if (d.why == SPEC_WHY_GAINS || d.why == SPEC_WHY_SMALL_DIFFERENCE)
-            break;
-        machine_go(c, &hand, &by_hand, n, 1, NULL, NULL);
-    }
-    assert_int_equal(d.drafter, 0);
 }
 
 /* A step that another process delayed for long is charged at most twice the usual time, and drafts stay on. */
@@ -846,98 +802,6 @@ static void a_slow_start_is_bad_luck(void **state)
         fail_msg("off in %d of %d", n_off, RUNS);
 }
 
-/* The likeliest of all sessions' nodes are accepted, from the root on, and none that costs more than it gains. */
-static void one_budget_for_all(void **state)
-{
-    (void)state;
-    struct spec_control *c = settled(4);
-    decide_on(c, 4);
-    static struct spec_tree tree[4];
-    static struct spec_cut cut[4];
-    static const float first[4] = { 0.97f, 0.8f, 0.2f, 0.02f };
-    for (int i = 0; i < 4; i++) {
-        spec_tree_clear(&tree[i]);
-        float survival = 1;
-        for (int j = 0; j < 4; j++)
-            spec_tree_add(&tree[i], j - 1, j, survival *= first[i], 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 4 };
-    }
-    spec_control_cut(c, cut, 4, 0);
-    assert_int_equal(cut[0].n_keep, 4);
-    assert_true(cut[1].n_keep >= 1 && cut[1].n_keep < 4);
-    assert_int_equal(cut[2].n_keep, 0);
-    assert_int_equal(cut[3].n_keep, 0);
-    for (int i = 0; i < 4; i++)
-        for (int j = 1; j < 4; j++)
-            assert_true(!cut[i].keep[j] || cut[i].keep[j - 1]);
-    spec_control_close(c);
-}
-
-/* Steps that waited 1 ms for every expert teach the cost of a missing one. Of two equal nodes, the one is accepted
- * that needs experts already brought in by another node. */
-static void experts_that_others_bring_are_free(void **state)
-{
-    (void)state;
-    struct spec_control *c = settled(2);
-    struct spec_decision decision;
-    struct spec_session_outcome outcome[2] = { { .session = 0 }, { .session = 1 } };
-    int nodes[2], session[2] = { 0, 1 };
-    for (int i = 0; i < 50; i++) {
-        spec_control_decide(c, session, 2, 0, &decision, nodes);
-        struct spec_outcome_of_pass s = {
-            .n_row = 2, .n_due = 2, .pass_ns = 16e6, .stall_ns = 4e6, .missed_bytes = 4e6, .outcome = outcome
-        };
-        if (decision.drafter == SPEC_OFF || i < 40)
-            spec_control_learn(c, &s);
-    }
-    decide_on(c, 2);
-    static const int32_t often[5] = { 1, 2, 3, 4, 5 }, alone[10] = { 6, 7, 8, 9, 10, 11, 12, 13, 14, 15 };
-    static struct spec_tree tree[2];
-    static struct spec_cut cut[2];
-    const struct spec_need need[2][2] = { { { NULL, 0 }, { often, 5 } }, { { often, 5 }, { alone, 10 } } };
-    for (int i = 0; i < 2; i++) {
-        spec_tree_clear(&tree[i]);
-        spec_tree_add(&tree[i], SPEC_ROOT, 1, 0.9f, 1);
-        spec_tree_add(&tree[i], SPEC_ROOT, 2, 0.8f, 1);
-        cut[i] = (struct spec_cut){ .session = i, .tree = &tree[i], .n_requested = 2, .need = need[i] };
-    }
-    spec_control_cut(c, cut, 2, 0.5e6);
-    assert_true(cut[0].keep[0]);  /* needs no missing expert */
-    assert_true(cut[1].keep[0]);  /* brings five in, and is likely enough */
-    assert_true(cut[0].keep[1]);  /* uses the five experts of the last one */
-    assert_false(cut[1].keep[1]); /* as likely, but brings in ten of its own */
-    spec_control_close(c);
-}
-
-static void another_text_starts_anew(void **state)
-{
-    (void)state;
-    struct spec_control *c = settled(2);
-    static struct spec_tree tree[2];
-    static struct spec_cut cut[2];
-    struct spec_session_outcome outcome[2] = { { 0, &tree[0], 4, NULL }, { 1, &tree[1], 0, NULL } };
-    for (int s = 0; s < 2; s++) {
-        machine_draft(&by_hand, 4, 4, &tree[s]);
-        cut[s] = (struct spec_cut){ .session = s, .tree = &tree[s], .n_requested = 4 };
-    }
-    for (int i = 0; i < 40; i++) { /* session 0 accepts all, session 1 none */
-        decide_on(c, 2);
-        struct spec_outcome_of_pass s = {
-            .n_row = 10, .draft_ns = 0.8e6, .pass_ns = 40e6, .n_due = 2, .outcome = outcome
-        };
-        spec_control_learn(c, &s);
-    }
-    decide_on(c, 2);
-    spec_control_cut(c, cut, 2, 0);
-    assert_true(cut[0].n_keep > cut[1].n_keep);
-    spec_control_begin(c, 0);
-    spec_control_begin(c, 1);
-    decide_on(c, 2);
-    spec_control_cut(c, cut, 2, 0);
-    assert_int_equal(cut[0].n_keep, cut[1].n_keep);
-    spec_control_close(c);
-}
-
 static void survives_no_memory(void **state)
 {
     (void)state;
@@ -990,9 +854,6 @@ int main(void)
         cmocka_unit_test(starts_off_and_says_why),
         cmocka_unit_test(does_as_told),
         cmocka_unit_test(other_rules_are_decided_beforehand),
-        cmocka_unit_test(one_budget_for_all),
-        cmocka_unit_test(experts_that_others_bring_are_free),
-        cmocka_unit_test(another_text_starts_anew),
         cmocka_unit_test(survives_no_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

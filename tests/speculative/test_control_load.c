@@ -83,11 +83,47 @@ static void useless_drafts_cost_few_steps(void **state)
         }
 }
 
+/* The reason of the first decision for 9 sequences, after 30 passes with 16. */
+static enum spec_why first_of_nine(const struct machine *machine, struct machine_drafter *d)
+{
+    struct spec_control *c = machine_control(d);
+    struct spec_cost_model rates = machine_by_rates(machine);
+    struct machine m = *machine;
+    struct spec_decision decision;
+    int session[9], nodes[9];
+    assert_non_null(c);
+    spec_control_set_forecast(c, &rates, NULL);
+    machine_seed = 5;
+    machine_go(c, &m, d, 16, 30, NULL, NULL);
+    for (int i = 0; i < 9; i++)
+        session[i] = i;
+    spec_control_decide(c, session, 9, 0, &decision, nodes);
+    spec_control_close(c);
+    return decision.why;
+}
+
+/* The time of a pass with 9 sequences is known within a factor from passes with 16: enough for a gain that is larger, and not for
+ * a small one. */
+static void a_new_size_drafts_at_once_if_the_gain_is_clear(void **state)
+{
+    (void)state;
+    const struct machine *disk = &machines[2];
+    double pass = machine_pass_ns(disk, 16, 0, 0);
+    struct machine_drafter gains = { "model", 8, 0.001 * pass, 0, 0.9, 0, 0 },
+                           gains_little = { "model", 8, 0.04 * pass, 0, 0.7, 0, 0 };
+    int depth;
+    assert_true(machine_best(disk, &gains, 9, &depth) > 2.5);
+    assert_int_equal(first_of_nine(disk, &gains), SPEC_WHY_GAINS);
+    assert_in_range(1000 * machine_best(disk, &gains_little, 9, &depth), 1200, 1700);
+    assert_int_equal(first_of_nine(disk, &gains_little), SPEC_WHY_LEARN);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(users_that_come_and_go_get_drafts),
         cmocka_unit_test(useless_drafts_cost_few_steps),
+        cmocka_unit_test(a_new_size_drafts_at_once_if_the_gain_is_clear),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
