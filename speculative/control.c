@@ -467,8 +467,13 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
     if (report_last_plan(c, q, d))
         return none;
     struct spec_plan best = find_best(c, q), trial = none;
+    bool near = spec_passes_has_near_size(&c->passes, q->n_due, q->n_beside);
     set_plan(d, &best, MIN_GAIN_TO_START);
     set_overlap_plan(c, q, d);
+    if (!near && !spec_passes_has_size(&c->passes, q->n_due, q->n_beside, best.gain)) {
+        d->why = SPEC_WHY_LEARN;
+        return none;
+    }
     if (c->n_recheck > 0 || is_stale(c, q, best.gain)) {
         d->why = SPEC_WHY_REFRESH;
         return none;
@@ -485,7 +490,8 @@ static struct spec_plan choose(struct spec_control *c, struct spec_plan_input *q
     best = keep_or_switch(c, q, best, d);
     double best_gain = best.drafter == SPEC_OFF ? 1 : best.gain,
            room_ns = d->loss_limit_ns - c->lost_ns - c->uncharged_prefill_ns;
-    bool can_try = q->n_beside == 0 || c->passes.forecast; /* beside prompt rows a trial tells nothing about rows */
+    /* beside prompt rows a trial tells nothing about rows */
+    bool can_try = near && (q->n_beside == 0 || c->passes.forecast);
     bool found = can_try && find_trial(c, q, best_gain, room_ns, &trial);
     if (found ||
         (q->n_beside == 0 && find_unmeasured_depth(c, q, best_gain, &trial) && can_afford(c, q, &trial, room_ns))) {

@@ -12,16 +12,17 @@
  * measured times: rows that need experts from disk make T steep, rows that share experts with other requests' rows do
  * not.
  *
- * Never slower.  Drafts stay off until T(n) is known, from passes of about this size or, beside prompt rows, of about as
- * many rows in all; passes of other sizes are enough for a gain that is larger than the estimate can be wrong.  They are
- * turned on only for an expected gain.  Between steps with drafts a plain step is taken now and then so that T(n) stays up to date.  Unknown drafters and depths are tried, a
- * few steps at a time, and more rarely after each failure; the trial is the plan with the highest expected gain that
- * the account of lost time can pay for.  Once a drafter has run, depths without a trial are estimated from the forecast
- * pass time and from the survival of its drafts, and the first step corrects the estimate.  The account: the time lost
- * is that of steps with drafts less that of plain steps for the same tokens; its limit is the time of a few plain steps
- * plus 0.8 % of the time so far, of which at most the time of 4000 plain steps counts.  At the limit drafting stops,
- * whatever the estimates are.  The time in which a drafter prefills its own cache is charged over several steps, so
- * that drafts with a gain can pay for it.
+ * Never slower.  Drafts stay off until T(n) is known, from passes of about this size or, beside prompt rows, of about
+ * as many rows in all; passes of more sequences are enough for a gain that remains at the least time that they allow.
+ * They are turned on only for an expected gain.  Between steps with drafts a plain step is taken now and then so that
+ * T(n) stays up to date.  Unknown drafters and depths are tried, a few steps at a time, and more rarely after each
+ * failure; the trial is the plan with the highest expected gain that the account of lost time can pay for.  Once a
+ * drafter has run, depths without a trial are estimated from the forecast pass time and from the survival of its
+ * drafts, and the first step corrects the estimate.  The account: the time lost is that of steps with drafts less that
+ * of plain steps for the same tokens; its limit is the time of a few plain steps plus 0.8 % of the time so far, of
+ * which at most the time of 4000 plain steps counts.  At the limit drafting stops, whatever the estimates are.  The
+ * time in which a drafter prefills its own cache is charged over several steps, so that drafts with a gain can pay for
+ * it.
  *
  * Overlap (DSI).  A drafter may draft while the pass verifies the draft before.  A step then takes
  *     max(T, D) + contention min(T, D)

@@ -5,11 +5,12 @@
  * the likeliest nodes of all drafts together always form whole trees, and one budget for all is one threshold: nodes
  * are counted by survival in N_BIN classes, and the number of rows is the one with the largest value minus cost.
  *
- * If the missing experts of each node are known, its cost is its own: that of the experts that no node taken earlier has
- * loaded.  All costs together are the measured time of the rows, which includes loads of average nodes.  Nodes are taken
- * one by one, best first; a node is evaluated only if it could be the best without any loads (lazy greedy).  The first
- * nodes may cost more than their value, and load experts that make many others cheap: nodes are taken to the end of the
- * budget, and the ones after the prefix with the largest value minus cost are dropped again. */
+ * If the missing experts of each node are known, its cost depends on the experts that no node taken earlier has loaded.
+ * Measured times of rows include the loads of average nodes, so with even routing the costs of all nodes add up to the
+ * measured time of their rows.  Nodes are taken one by one, best first; a node is evaluated only if it could be the best
+ * without any loads (lazy greedy).  The first nodes may cost more than their value, and load experts that make many
+ * others cheap: nodes are taken to the end of the budget, and the ones after the prefix with the largest value minus
+ * cost are dropped again. */
 #include "speculative/internal.h"
 
 #include <math.h>
@@ -118,12 +119,12 @@ static void cut_by_rows(const struct budget *b, struct spec_cut *cut, int n, int
 
 /* ---- by rows and bytes ------------------------------------------------------------------------------------ */
 
-/* Cost of the next node: row_ns, and expert_ns for each expert that no node taken so far has loaded. */
-struct price {
-    double row_ns, expert_ns;
-    double mean;               /* missing experts of an average node, */
-    double left;               /* and the share of them still to be loaded, */
-    double left_by_unnumbered; /* or, if only nodes whose experts have no numbers had loaded any */
+/* Cost of the next node: row_ns, and load_ns for each expert that it needs and no node taken so far has loaded. */
+struct node_cost {
+    double row_ns, load_ns;
+    double mean_missing;             /* missing experts of an average node */
+    double not_loaded;               /* share of them that the nodes taken so far have not loaded */
+    double not_loaded_by_unnumbered; /* share that those nodes have not loaded whose experts have no numbers */
 };
 
 static const struct spec_need *need_of(const struct spec_cut *cut, int node)
@@ -134,14 +135,20 @@ static const struct spec_need *need_of(const struct spec_cut *cut, int node)
 static bool is_numbered(const struct spec_need *need) { return need && need->expert; }
 
 /* The number of the node's experts that no node taken so far is expected to have loaded. */
-static double count_new_experts(const struct spec_control *c, const struct spec_need *need, const struct price *p)
+static double count_new_experts(const struct spec_control *c, const struct spec_need *need,
+                                const struct node_cost *cost)
 {
     int fresh = 0;
     if (!is_numbered(need))
-        return (need ? need->n : p->mean) * p->left;
+        return (need ? need->n : cost->mean_missing) * cost->not_loaded;
     for (int i = 0; i < need->n; i++)
         fresh += !c->loaded[need->expert[i]];
-    return fresh * p->left_by_unnumbered;
+    return fresh * cost->not_loaded_by_unnumbered;
+}
+
+static double cost_ns(const struct spec_control *c, const struct spec_need *need, const struct node_cost *cost)
+{
+    return fmax(0, cost->row_ns + count_new_experts(c, need, cost) * cost->load_ns);
 }
 
 static void mark_loaded(struct spec_control *c, const struct spec_need *need)
@@ -153,10 +160,10 @@ static void mark_loaded(struct spec_control *c, const struct spec_need *need)
 }
 
 /* The largest net value of any node that can be taken next, and this node; -INFINITY: none can. */
-static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct price *p,
+static double best_open(const struct budget *b, const struct spec_cut *cut, int n, const struct node_cost *cost,
                         struct spec_cut_node *out)
 {
-    double most = -INFINITY;
+    double most = -INFINITY, least = fmax(0, cost->row_ns);
     for (int i = 0; i < n; i++) {
         const struct spec_tree *t = cut[i].tree;
         const float *value = b->c->value + i * SPEC_NODES;
@@ -164,9 +171,9 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
             if (cut[i].keep[j] || (t->parent[j] != SPEC_ROOT && !cut[i].keep[t->parent[j]]))
                 continue;
             double net = value[j] * b->token_ns;
-            if (net - p->row_ns <= most) /* lazily: evaluate only nodes that can still win */
+            if (net - least <= most) /* lazily: evaluate only nodes that can still win */
                 continue;
-            net -= p->row_ns + count_new_experts(b->c, need_of(&cut[i], j), p) * p->expert_ns;
+            net -= cost_ns(b->c, need_of(&cut[i], j), cost);
             if (net > most) {
                 most = net;
                 *out = (struct spec_cut_node){ i, j };
@@ -176,52 +183,60 @@ static double best_open(const struct budget *b, const struct spec_cut *cut, int 
     return most;
 }
 
-/* The expected new experts of one more row under uniform routing, over those of the first drafted row. */
-static double left_for(const struct budget *b, int n_drafted)
+/* With even routing, the share of a drafted row's experts that n_drafted rows before it have not loaded. */
+static double share_not_loaded(const struct budget *b, int n_drafted)
 {
     const double *uniform_experts = b->c->uniform_experts;
     int first = b->n_due + b->n_beside, at = first + n_drafted, last = b->c->n_uniform - 2;
-    if (first > last)
+    double of_first = first <= last ? uniform_experts[first + 1] - uniform_experts[first] : 0;
+    if (of_first <= 0)
         return 1;
-    return (uniform_experts[kn_min(at, last) + 1] - uniform_experts[kn_min(at, last)]) /
-           (uniform_experts[first + 1] - uniform_experts[first]);
+    return (uniform_experts[kn_min(at, last) + 1] - uniform_experts[kn_min(at, last)]) / of_first;
 }
 
-/* The price of a load: it takes stall_ns, but the loads of all nodes, if they load experts like average ones, take at most
- * the time of their rows. */
-static struct price price_of_loads(const struct budget *b, const struct spec_cut *cut, int n, double stall_ns)
+/* The mean number of missing experts of a node, before any is loaded. */
+static double mean_missing(const struct spec_cut *cut, int n)
 {
-    struct price p = { .expert_ns = stall_ns };
-    double n_missing = 0, n_load = 0;
-    int n_node = 0, n_known = 0;
-    for (int i = 0; i < n; i++) {
+    double sum = 0;
+    int n_node = 0;
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < cut[i].tree->n && cut[i].need; j++, n_node++)
+            sum += cut[i].need[j].n;
+    return n_node ? sum / n_node : 0;
+}
+
+/* A load takes expert_ns, but loads overlap with products: with one more node of each sequence, or two, or more, the
+ * loads of average nodes take at most the time of the rows. */
+static struct node_cost first_cost(const struct budget *b, const struct spec_cut *cut, int n, double expert_ns)
+{
+    struct node_cost cost = { .load_ns = expert_ns, .mean_missing = mean_missing(cut, n) };
+    double n_load = 0, off_ns = pass_ns(b, 0);
+    int n_node = 0;
+    for (int i = 0; i < n; i++)
         n_node += cut[i].tree->n;
-        n_known += cut[i].need ? cut[i].tree->n : 0;
-        for (int j = 0; j < cut[i].tree->n && cut[i].need; j++)
-            n_missing += cut[i].need[j].n;
-    }
-    p.mean = n_known ? n_missing / n_known : 0;
     n_node = kn_min(n_node, b->row_budget);
-    for (int k = 0; k < n_node; k++)
-        n_load += p.mean * left_for(b, k);
-    double rows_ns = fmax(0, pass_ns(b, n_node) - pass_ns(b, 0));
-    if (n_load * stall_ns > rows_ns)
-        p.expert_ns = rows_ns / n_load;
-    return p;
+    for (int k = 1; k <= n_node; k++) {
+        n_load += cost.mean_missing * share_not_loaded(b, k - 1);
+        double rows_ns = k % n == 0 || k == n_node ? fmax(0, pass_ns(b, k) - off_ns) : INFINITY;
+        if (n_load * cost.load_ns > rows_ns)
+            cost.load_ns = rows_ns / n_load;
+    }
+    return cost;
 }
 
-/* Measured times of rows include loads of average nodes, so the sum of all prices is that of the rows. */
-static void set_price(const struct budget *b, int n_taken, int n_unnumbered, struct price *p)
+/* Sets the cost of the next node: the measured time of its row without the loads of an average node. */
+static void set_next_cost(const struct budget *b, int n_taken, int n_unnumbered, struct node_cost *cost)
 {
-    p->left = left_for(b, n_taken);
-    p->left_by_unnumbered = left_for(b, n_unnumbered);
-    p->row_ns = pass_ns(b, n_taken + 1) - pass_ns(b, n_taken) - p->mean * p->left * p->expert_ns;
+    cost->not_loaded = share_not_loaded(b, n_taken);
+    cost->not_loaded_by_unnumbered = share_not_loaded(b, n_unnumbered);
+    cost->row_ns = pass_ns(b, n_taken + 1) - pass_ns(b, n_taken) -
+                   cost->mean_missing * cost->not_loaded * cost->load_ns;
 }
 
 static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct spec_cut *cut, int n,
                          double expert_bytes)
 {
-    struct price price = price_of_loads(b, cut, n, expert_bytes * c->stall_ns / c->stall_bytes);
+    struct node_cost cost = first_cost(b, cut, n, expert_bytes * c->stall_ns / c->stall_bytes);
     double all = 0, most = 0;
     int n_taken = 0, n_best = 0, n_unnumbered = 0;
     memset(c->loaded, 0, (size_t)c->opt.n_expert * sizeof *c->loaded);
@@ -229,8 +244,8 @@ static void cut_by_bytes(struct spec_control *c, const struct budget *b, struct 
         correct_survival(c, b->drafter, &cut[i], c->value + i * SPEC_NODES);
     for (int k = 0; k < b->row_budget && k < n * SPEC_NODES; k++) {
         struct spec_cut_node *t = &c->taken[k];
-        set_price(b, k, n_unnumbered, &price);
-        double net = best_open(b, cut, n, &price, t);
+        set_next_cost(b, k, n_unnumbered, &cost);
+        double net = best_open(b, cut, n, &cost, t);
         if (isinf(net))
             break;
         n_taken++;

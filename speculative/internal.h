@@ -258,11 +258,12 @@ void spec_passes_set_context(struct spec_passes *p, double context);
 double spec_passes_forecast_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
 double spec_passes_measured_efficiency(const struct spec_passes *p, int n_due, int n_drafted);
 void spec_passes_close(struct spec_passes *p);
-/* Enough passes without drafts for drafts that promise this gain: of about this size, or of any from which the time of a
- * pass can be estimated so that the gain is clear.  Without prompt rows, or, if there are some, with as many in all. */
+/* Passes without drafts of about this size were measured: without prompt rows, or, if there are some, with as many in
+ * all. */
+bool spec_passes_has_near_size(const struct spec_passes *p, int n_due, int n_beside);
+/* Enough of them for drafts with this gain; or none, but passes of more sequences, if the gain remains when a pass of this
+ * size takes as little as its share of theirs. */
 bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain);
-/* MIN_KNOWN_PASSES passes without drafts of about this size. */
-bool spec_passes_near(const struct spec_passes *p, int n_due, int n_beside);
 /* Is the gain too high to be noise of the plain passes measured? */
 bool spec_passes_is_clear(const struct spec_passes *p, int n_due, int n_beside, double gain);
 bool spec_passes_has_plain(const struct spec_passes *p); /* a pass without drafts and prompt rows, of any size */

@@ -207,6 +207,8 @@ static void learn_pass(struct spec_control *c, const struct spec_outcome_of_pass
         spec_passes_learn(&c->passes, s->n_due, s->n_beside, n_drafted, s->pass_ns);
     uint64_t *since = &c->n_since_plain[s->n_beside > 0][spec_size_of(s->n_due)];
     *since = n_drafted == 0 && !beside ? 0 : *since + 1;
+    if (!known && n_drafted > 0 && s->pass_ns < spec_passes_plain_ns(&c->passes, s->n_due))
+        *since = UINT32_MAX; /* the time of a plain pass was estimated, and too high: one is due */
     if (s->experts > 0)
         spec_knots_learn(&c->experts, s->n_row, s->experts, DRAFT_MEAN_STEPS);
     c->stall_ns = c->stall_ns * STALL_DECAY + s->stall_ns;
@@ -248,13 +250,16 @@ static void learn_prefill(struct spec_arm *a, int size, int depth, const struct 
 
 /* Adds a step to the account of lost time: its time less that of plain steps for the same tokens.  Means of plain steps
  * leave out outliers, so drafting is charged spec_control_most_draft_ns for each draft pass at most, and a step with
- * drafts a multiple of its expected time.  Prefill time is charged in small parts over the next steps, so that drafts with enough
+ * drafts a multiple of its expected time.  Where plain steps of this size were not measured, one counts as no longer than
+ * the pass with drafts.  Prefill time is charged in small parts over the next steps, so that drafts with enough
  * gain pay for it; the part not charged yet counts against the next trial. */
-static void charge_account(struct spec_control *c, const struct spec_outcome_of_pass *s, int n_drafted, int n_accepted)
+static void charge_account(struct spec_control *c, const struct spec_outcome_of_pass *s, int n_drafted, int n_accepted,
+                           bool known)
 {
-    double off_ns = spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false);
-    double took = s->draft_ns + s->pass_ns,
-           worth = off_ns + n_accepted * spec_passes_plain_ns(&c->passes, s->n_due) / s->n_due;
+    double most_off_ns = known ? INFINITY : s->pass_ns;
+    double off_ns = fmin(spec_passes_ns(&c->passes, s->n_due, s->n_beside, 0, false), most_off_ns);
+    double plain_ns = fmin(spec_passes_plain_ns(&c->passes, s->n_due), most_off_ns);
+    double took = s->draft_ns + s->pass_ns, worth = off_ns + n_accepted * plain_ns / s->n_due;
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {
@@ -295,10 +300,10 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
         n_drafted += s->outcome[i].tree ? s->outcome[i].tree->n : 0;
         n_accepted += s->outcome[i].n_accepted;
     }
-    bool known = spec_passes_near(&c->passes, s->n_due, s->n_beside);
+    bool known = spec_passes_has_near_size(&c->passes, s->n_due, s->n_beside);
     c->n_learnt++;
     if (known || (drafter != SPEC_OFF && c->last.off_ns > 0))
-        charge_account(c, s, n_drafted, n_accepted);
+        charge_account(c, s, n_drafted, n_accepted, known);
     learn_pass(c, s, n_drafted, known);
     bool cold = is_prefill_step(c, s);
     bool without_text = drafter != SPEC_OFF && !c->arm[drafter].overlap && s->n_text == 0;

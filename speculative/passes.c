@@ -26,10 +26,10 @@
 #define N_EXACT_ROWS         32               /* row numbers with a knot of their own */
 #define MIN_KNOWN_PASSES     3                /* passes that make a size known, on a quiet machine */
 #define CLEAR_GAIN_SIGMAS    3                /* or on any machine, if the gain is so many standard errors above 1 */
-#define NEAR_ROWS_RATIO      1.35 /* a size is known from passes within this factor of it, or, for clear gains, */
-#define MAX_FAR_ROWS_RATIO   4    /* within a larger one, at most this, */
-#define FAR_ROWS_STEP        1.1  /* in steps of this; */
-#define MAX_POOLED_KNOTS     10   /* so many knots cover NEAR_ROWS_RATIO */
+#define NEAR_ROWS_RATIO      1.35             /* a size is known from passes within this factor of it */
+#define MAX_POOLED_KNOTS     10               /* so many knots cover NEAR_ROWS_RATIO */
+#define MAX_FAR_ROWS_RATIO   4                /* a clear gain is known from passes with up to so many times the rows, */
+#define FAR_ROWS_STEP        1.1              /* looked at in steps of this factor */
 #define PRIOR_ROWS           4096
 #define HOPEFUL_GROWTH_SHARE 0.5  /* hopeful: share of the forecast growth */
 #define MIN_CONTEXT_CHANGE   0.1  /* the prior follows the length of contexts in steps of this share */
@@ -200,56 +200,61 @@ static double mean_passes(const struct spec_passes *p)
     return fmin(MIN_MEAN_PASSES * noise_ratio * noise_ratio, MAX_MEAN_PASSES);
 }
 
-/* Passes in the means of row numbers within a factor of n. */
-static double weight_near(const struct spec_knots *k, int n, double factor)
+/* Passes in the means of row numbers from n / NEAR_ROWS_RATIO to n * factor. */
+static double weight_around(const struct spec_knots *k, int n, double factor)
 {
     double sum = 0;
     for (int i = 0; i < SPEC_KNOTS; i++)
-        if (k->rows[i] <= n * factor && k->rows[i] * factor >= n)
+        if (k->rows[i] <= n * factor && k->rows[i] * NEAR_ROWS_RATIO >= n)
             sum += k->weight[i];
     return sum;
 }
 
+static double weight_near(const struct spec_knots *k, int n) { return weight_around(k, n, NEAR_ROWS_RATIO); }
+
 /* Without a forecast passes with prompt rows alone say too little about those without. */
-static double n_plain(const struct spec_passes *p, int n_due, int n_beside, double factor)
+static double n_near(const struct spec_passes *p, int n_due, int n_beside)
 {
-    double alone = weight_near(&p->plain, n_due, factor);
+    double alone = weight_near(&p->plain, n_due);
     bool mixed_count = n_beside > 0 && (alone > 0 || p->forecast);
-    return mixed_count ? fmax(alone, weight_near(&p->mixed, n_due + n_beside, factor)) : alone;
+    return mixed_count ? fmax(alone, weight_near(&p->mixed, n_due + n_beside)) : alone;
 }
 
-bool spec_passes_near(const struct spec_passes *p, int n_due, int n_beside)
+bool spec_passes_has_near_size(const struct spec_passes *p, int n_due, int n_beside)
 {
-    return n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO) >= MIN_KNOWN_PASSES;
+    return n_near(p, n_due, n_beside) >= MIN_KNOWN_PASSES;
 }
 
-static bool is_clear(const struct spec_passes *p, double n, double gain)
+/* Is the gain more than the noise of n plain passes explains? */
+static bool exceeds_noise(const struct spec_passes *p, double n, double gain)
 {
     return n > 0 && gain >= 1 + CLEAR_GAIN_SIGMAS * p->noise / sqrt(n);
 }
 
 bool spec_passes_is_clear(const struct spec_passes *p, int n_due, int n_beside, double gain)
 {
-    return is_clear(p, n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO), gain);
+    return exceeds_noise(p, n_near(p, n_due, n_beside), gain);
 }
 
-/* Does the gain stay clear by the passes within a factor of this size? The time of a pass grows at most in proportion to
- * its rows, so an estimate from passes that far is too high by this factor at most. */
-static bool is_clear_from(const struct spec_passes *p, int n_due, int n_beside, double gain, double factor)
+/* Passes of up to factor times as many sequences tell the time of this one within the factor: it takes no longer than
+ * they, and at least its share of the rows.  Does the gain remain at the least of these times? */
+static bool is_clear_from_larger(const struct spec_passes *p, int n_due, double gain)
 {
-    double n = n_plain(p, n_due, n_beside, factor);
-    return n >= MIN_KNOWN_PASSES && is_clear(p, n, gain / (factor > NEAR_ROWS_RATIO ? factor : 1));
+    for (double factor = NEAR_ROWS_RATIO; factor <= fmin(gain, MAX_FAR_ROWS_RATIO); factor *= FAR_ROWS_STEP) {
+        double n = weight_around(&p->plain, n_due, factor);
+        if (n >= MIN_KNOWN_PASSES && exceeds_noise(p, n, gain / factor))
+            return true;
+    }
+    return false;
 }
 
 bool spec_passes_has_size(const struct spec_passes *p, int n_due, int n_beside, double gain)
 {
-    double enough = MIN_KNOWN_PASSES * fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR);
-    if (n_plain(p, n_due, n_beside, NEAR_ROWS_RATIO) >= enough)
-        return true;
-    for (double factor = NEAR_ROWS_RATIO; factor <= MAX_FAR_ROWS_RATIO; factor *= FAR_ROWS_STEP)
-        if (is_clear_from(p, n_due, n_beside, gain, factor))
-            return true;
-    return false;
+    double n = n_near(p, n_due, n_beside), enough = fmin(spec_pass_noise_ratio(p), MAX_KNOWN_FACTOR);
+    if (n >= MIN_KNOWN_PASSES)
+        return n >= MIN_KNOWN_PASSES * enough || exceeds_noise(p, n, gain);
+    /* one slow pass of this size would make every draft seem to gain: with any, all MIN_KNOWN_PASSES are measured */
+    return weight_near(&p->plain, n_due) <= 0 && is_clear_from_larger(p, n_due, gain);
 }
 
 static double at(const struct spec_passes *p, const struct spec_knots *k, double rows)
@@ -380,6 +385,14 @@ static void lower_weights(struct spec_passes *p, int size, int but, double by, d
     }
 }
 
+/* The time of a plain pass was only an estimate, and drafted passes were measured as multiples of it: they keep their
+ * times. */
+static void scale_growth(struct spec_passes *p, int size, double factor)
+{
+    for (int i = 0; i < SPEC_LEVELS; i++)
+        p->drafted[size][i].growth *= factor;
+}
+
 void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_drafted, double ns)
 {
     if (n_beside > 0) {
@@ -388,8 +401,12 @@ void spec_passes_learn(struct spec_passes *p, int n_due, int n_beside, int n_dra
     }
     int size = spec_size_of(n_due), level = level_of((double)n_drafted / n_due);
     if (n_drafted == 0) {
+        double before = spec_passes_plain_ns(p, n_due);
+        bool known = spec_passes_has_near_size(p, n_due, 0);
         lower_weights(p, size, SPEC_LEVELS, PLAIN_DECAY, MIN_LEVEL_WEIGHT);
         spec_knots_learn(&p->plain, n_due, ns, mean_passes(p));
+        if (!known && before > 0)
+            scale_growth(p, size, before / spec_passes_plain_ns(p, n_due));
         return;
     }
     lower_weights(p, size, level, LEVEL_DECAY, 1);

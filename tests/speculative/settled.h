@@ -1,6 +1,6 @@
 /* tests/speculative/settled.h - a controller on a simple machine, on which drafts pay. */
-#ifndef TESTS_SETTLED_H
-#define TESTS_SETTLED_H
+#ifndef TESTS_SPECULATIVE_SETTLED_H
+#define TESTS_SPECULATIVE_SETTLED_H
 
 #include "tests/speculative/machine.h"
 
@@ -15,6 +15,7 @@ static struct machine hand = {
 };
 static struct machine_drafter by_hand = { "model", 4, 0.2e6, 0, 0.7, 0, 0 };
 
+/* A controller with these n drafters. */
 static inline struct spec_control *open_for(const struct machine_drafter *d, int n, enum spec_rule rule)
 {
     struct spec_control_options o = {
