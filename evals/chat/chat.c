@@ -83,6 +83,7 @@ struct chat {
     struct settings set;
     struct way way[MOST_WAY]; /* the first: without drafts */
     int n_way;
+    size_t heap_bytes; /* of the process, before the first engine was opened */
     struct eng_chat *template;
     struct line *line;
     int n_line;
@@ -477,6 +478,9 @@ static int open_way(struct chat *c, const char *drafts, int gamma)
     int error = 0;
     w->drafts = drafts;
     w->gamma = o.gamma = gamma;
+    if (c->n_way == 1)
+        c->heap_bytes = kn_alloc_bytes();
+    o.host_mem += kn_alloc_bytes() - c->heap_bytes; /* an engine counts the memory of the process as its own */
     snprintf(copy, sizeof copy, "%s", drafts ? drafts : "");
     for (char *d = strtok_r(copy, "+", &rest); d && !error && o.n_draft < ENG_DRAFTERS_MOST;
          d = strtok_r(NULL, "+", &rest))
