@@ -203,8 +203,8 @@ static int open_drafting(struct eng_engine *e)
                                                     .io = o->io });
 }
 
-/* Called when the small parts are allocated, as eng_budget() measures them; the drafters' sizes are given to it. Sets *retries if
- * a pass of fewer rows may fit: then a refusal gives no message. */
+/* Called when the small parts are allocated, as eng_budget() measures them; the drafters' sizes are given to it. Sets
+ * *retries if a pass of fewer rows may fit: then a refusal gives no message. */
 static int split_memory(struct eng_engine *e, const struct eng_options *opt, enum eng_rows rows, bool *retries)
 {
     struct eng_draft_needs needs;

@@ -18,8 +18,8 @@ static size_t logits_bytes(const struct eng_engine *e)
     return (size_t)moe_model_shape(e->assets.model)->n_vocab * sizeof(float);
 }
 
-/* The most drafted rows that the budget has memory for. Of the drafters' memory only logits count: of the rows of a tree, and
- * for --verify ratio and block. */
+/* The most drafted rows that the budget has memory for. Of the drafters' memory only logits count: of the rows of a tree,
+ * and for --verify ratio and block. */
 static int affordable_rows(const struct eng_engine *e)
 {
     const struct eng_options *o = &e->assets.opt;

@@ -19,10 +19,10 @@
  * takes a few times more again only if a row was cheaper in the last one; so no session waits for a pass of a full chunk
  * only to learn that its rows cost as much as a few. Other programs on the machine can make a pass longer, but never
  * shorter; so a lower cost is learnt fast and a higher one slowly. A size within the limit is used only after a few
- * passes of half that size. If no pass has had a size for PASSES_REMEMBERED mixed passes, its cost is forgotten: with cold
- * caches, after a start, a pass may take ten times longer, and a size that seems too dear gets no pass that could correct
- * its cost. (The costs of prefill without due rows are kept: they count where they are lower, or where no other is
- * known.) */
+ * passes of half that size. The cost of a size without a pass among the last PASSES_REMEMBERED mixed passes is forgotten:
+ * with cold caches, after a start, a pass may take ten times longer, and a size that seems too dear gets no pass that
+ * could correct its cost. (The costs of prefill without due rows are kept: they count where they are lower, or where no
+ * other is known.) */
 #include "engine/internal.h"
 
 #include <math.h>
@@ -69,7 +69,7 @@ static void learn(struct eng_prefill_share *p, struct eng_cost *c, double ns)
         c->ns = ns;
 }
 
-/* Makes the costs unknown of sizes that no pass has had for PASSES_REMEMBERED mixed passes. */
+/* Forgets the costs of sizes without a pass among the last PASSES_REMEMBERED mixed passes. */
 static void forget(const struct eng_prefill_share *p, struct eng_cost *c, int n)
 {
     for (int i = 0; i < n; i++)

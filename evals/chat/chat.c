@@ -478,8 +478,6 @@ static int open_way(struct chat *c, const char *drafts, int gamma)
     int error = 0;
     w->drafts = drafts;
     w->gamma = o.gamma = gamma;
-    if (c->n_way == 1)
-        c->heap_bytes = kn_alloc_bytes();
     o.host_mem += kn_alloc_bytes() - c->heap_bytes; /* an engine counts the memory of the process as its own */
     snprintf(copy, sizeof copy, "%s", drafts ? drafts : "");
     for (char *d = strtok_r(copy, "+", &rest); d && !error && o.n_draft < ENG_DRAFTERS_MOST;
@@ -496,6 +494,7 @@ static int open_all(struct chat *c)
     const struct settings *s = &c->set;
     if (1 + s->n_set * (1 + s->n_gamma) > MOST_WAY)
         return kn_fail(KN_ELIMIT, "more than %d ways to draft: leave out drafts or gammas", MOST_WAY);
+    c->heap_bytes = kn_alloc_bytes();
     int error = open_way(c, NULL, 0);
     for (int i = 0; i < s->n_set && !error; i++) {
         error = open_way(c, s->drafts[i], ENG_GAMMA_AUTO);

@@ -14,16 +14,23 @@ static void come_and_go(void *arg, int step, struct machine *m, struct machine_d
     machine_beside = step < *first ? 0 : 4 * (16 - *n_due);
 }
 
+/* A controller that knows the machine's rates. */
+static struct spec_control *open_by_rates(const struct machine *m, const struct machine_drafter *d)
+{
+    struct spec_control *c = machine_control(d);
+    struct spec_cost_model rates = machine_by_rates(m);
+    assert_non_null(c);
+    spec_control_set_forecast(c, &rates, NULL);
+    return c;
+}
+
 /* Speed over no drafts in passes 51 to 100. */
 static double run_load(const struct machine *machine, struct machine_drafter *d, int first, double noise)
 {
     struct machine m = *machine;
-    struct spec_control *c = machine_control(d);
-    struct spec_cost_model rates = machine_by_rates(machine);
+    struct spec_control *c = open_by_rates(machine, d);
     struct machine_pass trace[PASSES];
     double off = 0, took = 0;
-    assert_non_null(c);
-    spec_control_set_forecast(c, &rates, NULL);
     m.noise = noise;
     machine_trace = trace;
     machine_go(c, &m, d, 16, PASSES, come_and_go, &first);
@@ -64,11 +71,8 @@ static void useless_drafts_cost_few_steps(void **state)
         for (int i = 0; i < N_MACHINES; i++) {
             double pass = machine_pass_ns(&machines[i], n, 0, 0);
             struct machine_drafter d = { "model", 8, 0.01 * pass, 0, 0, 0, 0 };
-            struct spec_control *c = machine_control(&d);
-            struct spec_cost_model rates = machine_by_rates(&machines[i]);
+            struct spec_control *c = open_by_rates(&machines[i], &d);
             struct machine m = machines[i];
-            assert_non_null(c);
-            spec_control_set_forecast(c, &rates, NULL);
             machine_seed = 5;
             struct machine_run r = machine_go(c, &m, &d, n, 60, NULL, NULL);
             spec_control_close(c);
@@ -87,11 +91,8 @@ static void decide_for_nine(struct spec_control *c, struct spec_decision *out)
 static struct spec_control *after_sixteen(const struct machine *machine, struct machine_drafter *d,
                                           struct spec_decision *decision)
 {
-    struct spec_control *c = machine_control(d);
-    struct spec_cost_model rates = machine_by_rates(machine);
+    struct spec_control *c = open_by_rates(machine, d);
     struct machine m = *machine;
-    assert_non_null(c);
-    spec_control_set_forecast(c, &rates, NULL);
     machine_seed = 5;
     machine_go(c, &m, d, 16, 30, NULL, NULL);
     decide_for_nine(c, decision);
@@ -155,15 +156,21 @@ static void the_gain_that_counts_is_that_of_the_plan(void **state)
     spec_control_close(c);
 }
 
+static void open_passes(struct spec_passes *p)
+{
+    struct spec_cost_model rates = machine_by_rates(&machines[2]);
+    memset(p, 0, sizeof *p);
+    assert_int_equal(spec_passes_open(p, 0), 0);
+    spec_passes_set_forecast(p, &rates);
+}
+
 /* From three passes with 16 sequences: a gain of 9 remains if it is above 16/9 and the noise; nothing is known of more
  * sequences, nor after one pass with 9, which may have been slow. */
 static void passes_of_more_sequences_tell_a_size(void **state)
 {
     (void)state;
-    struct spec_passes p = { 0 };
-    struct spec_cost_model rates = machine_by_rates(&machines[2]);
-    assert_int_equal(spec_passes_open(&p, 0), 0);
-    spec_passes_set_forecast(&p, &rates);
+    struct spec_passes p;
+    open_passes(&p);
     for (int i = 0; i < 3; i++) {
         assert_false(spec_passes_has_size(&p, 9, 0, 9));
         spec_passes_learn(&p, 16, 0, 0, 100e6);
@@ -202,10 +209,8 @@ static void a_new_size_that_is_faster_is_measured(void **state)
 static void drafted_passes_keep_their_times(void **state)
 {
     (void)state;
-    struct spec_passes p = { 0 };
-    struct spec_cost_model rates = machine_by_rates(&machines[2]);
-    assert_int_equal(spec_passes_open(&p, 0), 0);
-    spec_passes_set_forecast(&p, &rates);
+    struct spec_passes p;
+    open_passes(&p);
     for (int i = 0; i < 10; i++)
         spec_passes_learn(&p, 16, 0, 0, 100e6);
     for (int i = 0; i < 10; i++)
