@@ -262,6 +262,7 @@ struct moe_load_options {
     struct kn_team *team; /* interleaves weights; used during the load only */
     size_t expert_bytes;  /* memory of the expert cache: moe_shape.expert_least or more; 0: for all experts */
     size_t later_bytes;   /* capacity that off_store_grow() may add later */
+    bool again; /* moe_model_unload() may be called: the lists of tensors and experts are kept for another load */
     enum off_io_kind io;
     const char *heat_path;         /* usage statistics of experts, read at open, written at close; NULL: none */
     const char *pack_path;         /* pack file, read if made from this model; or NULL */
@@ -292,15 +293,17 @@ struct moe_shape { /* sizes and costs of a model */
 };
 
 /* moe_model_open() binds a file to its description.  The file must outlive the model.  The open reads no weights and
- * takes little memory; after it the shape and the size of contexts are known.  moe_model_load() is called once: it
- * reads the dense weights and opens the expert store.  After a failed load the model can only be closed. */
+ * takes little memory; after it the shape and the size of contexts are known.  moe_model_load() reads the dense weights and
+ * opens the expert store.  moe_model_unload() frees both, when no context of the model is open; then it may be loaded again.
+ * After a failed load the model can only be unloaded or closed. */
 int moe_model_open(struct moe_model **out, const struct moe_file *f, const struct moe_model_options *opt);
 
 /* Opens the first MTP layer of target's file as a draft head.  target must be opened with `ahead`, loaded before the
  * head and closed after it. */
 int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target);
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt);
-void moe_model_close(struct moe_model *m); /* NULL is fine */
+void moe_model_unload(struct moe_model *m); /* loaded with opt->again */
+void moe_model_close(struct moe_model *m);  /* NULL is fine */
 
 /* moe_model_pack() writes the experts of a model that is open but not loaded to the pack file `path` (off_pack()).
  * path must not be one of the model's own files. */

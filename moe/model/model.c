@@ -299,6 +299,16 @@ static int open_store(struct moe_model *m, const struct moe_load_options *opt)
                                                        .model_id = id });
 }
 
+static void free_lists(struct moe_model *m)
+{
+    kn_free(m->expert);
+    kn_free(m->expert_scale);
+    kn_free(m->dense);
+    m->expert = NULL;
+    m->expert_scale = NULL;
+    m->dense = NULL;
+}
+
 int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
 {
     kn_assert(!m->vectors.base);
@@ -308,13 +318,35 @@ int moe_model_load(struct moe_model *m, const struct moe_load_options *opt)
         return error;
     if (m->expert && !m->target && (error = open_store(m, opt)))
         return error;
-    kn_free(m->expert); /* the store has a copy */
-    kn_free(m->expert_scale);
-    kn_free(m->dense);
-    m->expert = NULL;
-    m->expert_scale = NULL;
-    m->dense = NULL;
+    if (!opt->again)
+        free_lists(m); /* the store has a copy of its list */
     return 0;
+}
+
+/* The experts of a draft head are in its target's store, and no other model uses them. */
+static void leave_store(struct moe_model *m)
+{
+    if (!m->target)
+        off_store_close(m->store);
+    else if (m->store)
+        off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
+    m->store = NULL;
+}
+
+static void free_weights(struct moe_model *m)
+{
+    kn_memory_close(&m->weights);
+    kn_arena_close(&m->matrices);
+    kn_arena_close(&m->vectors);
+}
+
+void moe_model_unload(struct moe_model *m)
+{
+    kn_assert(m->dense); /* it was loaded with `again` */
+    leave_store(m);
+    free_weights(m);
+    m->vectors.used = m->shape.vector_bytes; /* as counted at open */
+    m->matrices.used = m->shape.dense_bytes - m->shape.vector_bytes;
 }
 
 int moe_model_pack(const struct moe_model *m, const char *path, const struct moe_pack_options *opt,
@@ -343,18 +375,11 @@ void moe_model_close(struct moe_model *m)
 {
     if (!m)
         return;
-    if (!m->target)
-        off_store_close(m->store);
-    else if (m->store) /* a draft head: no other model uses its experts in the target's store */
-        off_store_forget(m->store, m->layer[0].expert0, m->desc.n_expert);
+    leave_store(m);
     off_mirror_close(m->mirror);
-    kn_memory_close(&m->weights);
-    kn_arena_close(&m->matrices);
-    kn_arena_close(&m->vectors);
+    free_weights(m);
+    free_lists(m);
     kn_free(m->resident_size_of);
-    kn_free(m->expert);
-    kn_free(m->expert_scale);
-    kn_free(m->dense);
     kn_free(m->layer);
     kn_free(m);
 }

@@ -2,8 +2,8 @@
  *
  * moe.h has the calls: moe_model_open() reads the description from a file's metadata and binds the file's tensors to
  * it, so that all sizes are known before a weight is read; moe_model_load() reads dense weights into memory and opens
- * the store of experts; moe_model_close() frees both.  From the load on a model is immutable and shared by all
- * contexts.
+ * the store of experts; moe_model_unload() frees both, moe_model_close() the rest.  While it is loaded a model is
+ * immutable and shared by all contexts.
  *
  * This header shows its parts to moe/pass, which computes with them, and to moe/write, which makes files of the same
  * families:

@@ -32,6 +32,9 @@ static void open_written(struct pair *p, const char *where, enum kn_isa isa, boo
                                    .pack_path = pack_path,
                                    .heat_path = heat_path };
     assert_int_equal(moe_model_load(p->model, &lo), 0);
+    lo.again = true;
+    assert_int_equal(moe_model_load(p->head, &lo), 0);
+    moe_model_unload(p->head);
     assert_int_equal(moe_model_load(p->head, &lo), 0);
     pair_open(p, team);
 }

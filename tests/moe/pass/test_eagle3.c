@@ -174,7 +174,10 @@ static void open_both(struct pair *p, struct head *h, const char *fixture, enum 
     head_read(h, fixture);
     head_write(h);
     assert_int_equal(open_head(p, h, isa), 0);
-    assert_int_equal(moe_model_load(p->head, &(struct moe_load_options){ .team = team, .io = OFF_IO_PREAD }), 0);
+    struct moe_load_options lo = { .team = team, .io = OFF_IO_PREAD, .again = true };
+    assert_int_equal(moe_model_load(p->head, &lo), 0);
+    moe_model_unload(p->head);
+    assert_int_equal(moe_model_load(p->head, &lo), 0);
     pair_open(p, team);
 }
 

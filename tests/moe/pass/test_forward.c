@@ -75,6 +75,30 @@ static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk
     free(slot);
 }
 
+static void load_twice(struct moe_model *m, struct kn_team *team)
+{
+    struct moe_load_options lo = { .team = team, .again = true };
+    assert_int_equal(moe_model_load(m, &lo), 0);
+    moe_model_unload(m);
+    assert_null(m->store);
+    assert_int_equal(m->vectors.bytes + m->matrices.bytes, 0);
+    assert_int_equal(moe_model_load(m, &lo), 0);
+}
+
+/* A model that was unloaded and loaded again computes the same bytes. */
+static void compare_again(const struct golden *g, struct moe_file *file, const struct moe_context_options *co,
+                          const float *all)
+{
+    struct moe_model *m;
+    struct moe_context *context;
+    assert_int_equal(moe_model_open(&m, file, &(struct moe_model_options){ .isa = KN_ISA_COUNT - 1 }), 0);
+    load_twice(m, co->team);
+    assert_int_equal(moe_context_open(&context, m, co), 0);
+    some_rows(g, context, 64, all);
+    moe_context_close(context);
+    moe_model_close(m);
+}
+
 /* The same bytes on devices that run operations late: one with memory of its own, in chunks with few rows of logits, which
  * keeps half of the experts, then all; and one that shares the host's, in one chunk. */
 static void compare_devices(const struct golden *g, struct moe_file *file, const struct moe_model *model,
@@ -85,7 +109,7 @@ static void compare_devices(const struct golden *g, struct moe_file *file, const
     struct moe_model *apart;
     struct moe_context *context;
     assert_int_equal(moe_model_open(&apart, file, &mo), 0);
-    assert_int_equal(moe_model_load(apart, &(struct moe_load_options){ .team = co.team }), 0);
+    load_twice(apart, co.team);
     for (size_t part = 2; part > 0; part--) {
         co.resident_bytes = moe_model_shape(apart)->device_expert_bytes / part;
         assert_int_equal(moe_context_open(&context, apart, &co), 0);
@@ -143,6 +167,7 @@ static void logits_are_those_of_transformers(void **state)
     print_message("%s: largest difference / largest logit %.1e\n", name, worst);
     assert_true(worst < TOLERANCE);
     moe_context_close(context);
+    compare_again(&g, file, &co, all);
     if (goes_to_devices(name))
         compare_devices(&g, file, model, co, all);
     free(all);
