@@ -127,6 +127,7 @@ struct kn_io {
     uint64_t (*now_ns)(void);              /* monotonic */
     void (*touch)(void *p, size_t bytes);  /* allocates the pages now, p page-aligned; contents stay: hint */
     void (*sparse)(void *p, size_t bytes); /* use small pages: hint */
+    void (*drop)(void *p, size_t bytes);   /* frees whole pages until the next touch; contents are lost: hint */
 };
 
 extern const struct kn_io kn_io_system;
@@ -168,8 +169,9 @@ void kn_heap_free(void *p);
  * -1: from any.  NULL when out of memory. */
 void *kn_map(size_t bytes, int node);
 void kn_unmap(void *p, size_t bytes);
-void kn_map_touch(void *p, size_t bytes);          /* allocates the pages now, p page-aligned; contents stay */
-void kn_map_sparse(void *p, size_t bytes);         /* for sparse use: small pages, allocated on first touch */
+void kn_map_touch(void *p, size_t bytes);  /* allocates the pages now, p page-aligned; contents stay */
+void kn_map_sparse(void *p, size_t bytes); /* for sparse use: small pages, allocated on first touch */
+void kn_map_drop(void *p, size_t bytes);   /* frees the whole pages inside until the next touch; contents are lost */
 void kn_map_bind(void *p, size_t bytes, int node); /* puts pages that begin in the range on node, if still untouched */
 
 /* An arena is one mapping, handed out from the front.  It is reset as a whole; pieces are never freed.  To

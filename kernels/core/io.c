@@ -81,6 +81,8 @@ static void system_touch(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_P
 
 static void system_sparse(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_NOHUGEPAGE); }
 
+static void system_drop(void *p, size_t bytes) { (void)madvise(p, bytes, MADV_DONTNEED); }
+
 static void system_unmap(void *p, size_t bytes) { munmap(p, bytes); }
 static int system_open(const char *path, int flags, int mode) { return open(path, flags, mode); }
 
@@ -156,6 +158,7 @@ const struct kn_io kn_io_system = {
     .now_ns = system_now_ns,
     .touch = system_touch,
     .sparse = system_sparse,
+    .drop = system_drop,
 };
 
 static const struct kn_io *seam = &kn_io_system;

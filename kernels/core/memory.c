@@ -164,6 +164,14 @@ void kn_map_touch(void *p, size_t bytes) { kn_io()->touch(p, bytes); }
 
 void kn_map_sparse(void *p, size_t bytes) { kn_io()->sparse(p, bytes); }
 
+void kn_map_drop(void *p, size_t bytes)
+{
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t begin = kn_align_up((uintptr_t)p, page), end = ((uintptr_t)p + bytes) / page * page;
+    if (end > begin)
+        kn_io()->drop((void *)begin, end - begin);
+}
+
 void kn_map_bind(void *p, size_t bytes, int node)
 {
     uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);

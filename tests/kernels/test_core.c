@@ -112,6 +112,37 @@ static void count_item(void *arg, int item, int thread)
     atomic_fetch_or(&t->threads, 1 << thread);
 }
 
+static size_t n_dropped;
+static void note_drop(void *p, size_t bytes)
+{
+    n_dropped += bytes;
+    kn_io_system.drop(p, bytes);
+}
+
+/* Pages that are only in part inside the range keep their bytes; the others are zero at their next use. */
+static void whole_pages_are_dropped(void **state)
+{
+    (void)state;
+    size_t page = (size_t)sysconf(_SC_PAGESIZE);
+    uint8_t *p = kn_map(4 * page, -1);
+    assert_non_null(p);
+    struct kn_io io = kn_io_system;
+    io.drop = note_drop;
+    kn_io_set(&io);
+    memset(p, 1, 4 * page);
+    kn_map_drop(p + 1, page);
+    kn_map_drop(p + 1, 1);
+    assert_int_equal(n_dropped, 0);
+    kn_map_drop(p + 1, 3 * page);
+    for (size_t i = 0; i < 4 * page; i++)
+        assert_int_equal(p[i], i < page || i >= 3 * page);
+    kn_map_drop(p, 4 * page);
+    for (size_t i = 0; i < 4 * page; i++)
+        assert_int_equal(p[i], 0);
+    kn_io_set(NULL);
+    kn_unmap(p, 4 * page);
+}
+
 static void every_item_runs_once(void **state)
 {
     (void)state;
@@ -399,6 +430,7 @@ int main(void)
         cmocka_unit_test(sizes_are_checked),
         cmocka_unit_test(arenas_count_before_they_own),
         cmocka_unit_test(reading_survives_interruptions_and_names_what_is_missing),
+        cmocka_unit_test(whole_pages_are_dropped),
         cmocka_unit_test(every_item_runs_once),
         cmocka_unit_test(the_machine_is_known),
         cmocka_unit_test(nodes_are_those_of_our_processors),
