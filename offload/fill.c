@@ -121,6 +121,8 @@ static struct off_slot *next_touch(struct off_store *s, size_t *bytes)
     while (!found && !s->stop && s->touch_slot < s->n_slot) {
         const struct off_pool *p = &s->pool[s->touch_pool];
         found = s->touch_slot < p->n_slot ? &s->slot[p->slot0 + s->touch_slot] : NULL;
+        if (found)
+            found->touching = true;
         *bytes = p->slot_bytes;
         s->touch_pool = (s->touch_pool + 1) % s->n_pool;
         s->touch_slot += s->touch_pool == 0;
@@ -139,6 +141,7 @@ void *off_touch_main(void *arg)
         kn_map_touch(slot->place, bytes);
         pthread_mutex_lock(&s->lock);
         slot->touched = true;
+        slot->touching = false;
         pthread_cond_signal(&s->pinnable);
         pthread_mutex_unlock(&s->lock);
     }

@@ -149,7 +149,7 @@ struct off_store_options {
     int n_expert;
     int n_beside;       /* the last n_beside experts (of MTP layers) are not in the heat and pack files */
     size_t slot_bytes;  /* memory for slots; at least off_store_least(); 0: for all experts */
-    size_t later_bytes; /* most memory that off_store_grow may add later */
+    size_t later_bytes; /* most memory that the store can have beyond slot_bytes, by off_store_grow */
     enum off_io_kind io;
     const char *heat_path; /* usage statistics and checksums, loaded at open, saved at close; NULL: none */
     const char *pack_path; /* pack file to read experts from; NULL or no such file: from `files` */
@@ -209,8 +209,13 @@ void off_store_close(struct off_store *s);                             /* NULL a
 size_t off_store_bytes(const struct off_expert *expert, int n_expert); /* slot memory for all experts */
 size_t off_store_least(const struct off_expert *expert, int n_expert); /* smallest slot memory that works */
 bool off_store_is_whole(struct off_store *s); /* each expert has a slot of its own, filled or being filled */
-/* Adds memory for slots.  Beyond later_bytes of off_store_options, in all calls together, no slots are added. */
+/* Adds memory for slots, which are empty.  Beyond later_bytes of off_store_options, no slots are added.  This and off_store_shrink:
+ * one thread at a time. */
 void off_store_grow(struct off_store *s, size_t bytes);
+/* Takes back `bytes` of memory that off_store_grow added.  The experts in these slots are evicted, and their memory goes back to
+ * the system.  False, and no slot is taken away, if one of them is in use: call it again later.  Reads in progress end soon, and
+ * prefetches that have not begun are cancelled.  It stays false once one of the slots is pinned for a device. */
+bool off_store_shrink(struct off_store *s, size_t bytes);
 /* Pins the memory of slots for a device that copies experts from there, in the background, as far as the device allows; one
  * line says how much that was.  The first call counts; the device must outlive the store. */
 void off_store_pin(struct off_store *s, const struct kn_device *device);

@@ -57,9 +57,11 @@ static void pin_piece(struct off_store *s, const struct piece *piece)
     struct off_slot *first = &s->slot[p->slot0 + p->n_pinned];
     size_t bytes = (size_t)piece->n_slot * p->slot_bytes;
     const char *why = NULL;
+    p->n_pinning = piece->n_slot;
     pthread_mutex_unlock(&s->lock);
     bool refused = kn_host_pin(s->pin_device, first->place, bytes, &why) != 0;
     pthread_mutex_lock(&s->lock);
+    p->n_pinning = 0;
     if (refused) {
         s->pin_refused = piece->n_slot == 1;
         s->piece_bytes = bytes / 2;

@@ -1,4 +1,4 @@
-/* The number of slots per pool (store.h), for a given amount of memory.
+/* The number of slots per pool (store.h), for a given amount of memory, which may change later.
  *
  * Every pool gets two slots; the remaining memory is divided so that every pool has slots for the same share of its
  * remaining experts. */
@@ -108,9 +108,11 @@ static void set_window(struct off_store *s)
     s->window = kn_max(small, kn_min(MOST_WINDOW, (s->n_expert - s->n_slot) / WINDOW_PART));
 }
 
+static size_t sum(size_t a, size_t b) { return b > SIZE_MAX - a ? SIZE_MAX : a + b; }
+
 void off_share_slots(struct off_store *s, size_t bytes, size_t later)
 {
-    double now = share_of(s, bytes), most = share_of(s, later > SIZE_MAX - bytes ? SIZE_MAX : bytes + later);
+    double now = share_of(s, bytes), most = share_of(s, sum(bytes, later));
     for (int i = 0; i < s->n_pool; i++) {
         struct off_pool *p = &s->pool[i];
         p->slot0 = s->n_listed;
@@ -124,21 +126,81 @@ void off_share_slots(struct off_store *s, size_t bytes, size_t later)
     set_window(s);
 }
 
-/* Adds empty slots to the pools, up to the number listed for them when the store was opened. */
-void off_store_grow(struct off_store *s, size_t bytes)
+/* ---- later changes ---------------------------------------------------------------------------------- */
+
+/* The pool's slots, of those listed at the open. */
+static int slots_listed(const struct off_pool *p, double share) { return kn_min(p->n_listed, slots_of(p, share)); }
+
+/* Sets the numbers of slots for `grown` bytes beyond those of the open.  Slots that are added or taken away are empty. */
+static void set_slots(struct off_store *s, size_t grown)
 {
-    pthread_mutex_lock(&s->lock);
-    s->bytes = bytes > SIZE_MAX - s->bytes ? SIZE_MAX : s->bytes + bytes;
-    double share = share_of(s, s->bytes);
+    double share = share_of(s, sum(s->bytes, grown));
     for (int i = 0; i < s->n_pool; i++) {
         struct off_pool *p = &s->pool[i];
-        int more = kn_min(p->n_listed, slots_of(p, share)) - p->n_slot;
+        int more = slots_listed(p, share) - p->n_slot;
         p->n_slot += more;
         s->n_slot += more;
         s->n_empty += more;
     }
+    s->grown = grown;
     set_window(s);
+}
+
+void off_store_grow(struct off_store *s, size_t bytes)
+{
+    size_t grown;
+    pthread_mutex_lock(&s->lock);
+    kn_assert(kn_add(s->grown, bytes, &grown));
+    set_slots(s, grown);
     pthread_cond_signal(&s->pinnable);
     pthread_mutex_unlock(&s->lock);
     off_io_nudge(s->io);
+}
+
+/* Whether the pool's slots behind the first n can be taken away.  Cancels the prefetches there that have not begun. */
+static bool can_lose(struct off_store *s, const struct off_pool *p, int n)
+{
+    bool can = p->n_pinned + p->n_pinning <= n;
+    for (int i = p->slot0 + n; i < p->slot0 + p->n_slot; i++) {
+        struct off_slot *slot = &s->slot[i];
+        off_slot_settle(s, slot);
+        off_slot_cancel(s, slot);
+        can = can && !slot->touching && !off_slot_is_used(slot);
+    }
+    return can;
+}
+
+static void empty_slots(struct off_store *s, const struct off_pool *p, int n)
+{
+    for (int i = p->slot0 + n; i < p->slot0 + p->n_slot; i++) {
+        if (s->slot[i].expert >= 0)
+            off_slot_empty(s, &s->slot[i]);
+        s->slot[i].touched = false;
+    }
+}
+
+/* The memory is given back without the lock, because that takes a while; nothing uses it then. */
+bool off_store_shrink(struct off_store *s, size_t bytes)
+{
+    int before[OFF_MAX_POOL];
+    bool can = true;
+    pthread_mutex_lock(&s->lock);
+    kn_assert(bytes <= s->grown);
+    double share = share_of(s, sum(s->bytes, s->grown - bytes));
+    for (int i = 0; i < s->n_pool; i++) {
+        before[i] = s->pool[i].n_slot;
+        can = can_lose(s, &s->pool[i], slots_listed(&s->pool[i], share)) && can;
+    }
+    for (int i = 0; can && i < s->n_pool; i++)
+        empty_slots(s, &s->pool[i], slots_listed(&s->pool[i], share));
+    if (can)
+        set_slots(s, s->grown - bytes);
+    pthread_mutex_unlock(&s->lock);
+    off_io_nudge(s->io); /* a read that was cancelled ends without an event */
+    for (int i = 0; can && i < s->n_pool; i++) {
+        const struct off_pool *p = &s->pool[i];
+        if (p->n_slot < before[i])
+            kn_map_drop(s->slot[p->slot0 + p->n_slot].place, (size_t)(before[i] - p->n_slot) * p->slot_bytes);
+    }
+    return can;
 }

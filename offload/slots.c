@@ -109,7 +109,7 @@ static void set_passing(struct off_store *s, struct off_slot *slot, bool passing
 
 void off_slot_end_passing(struct off_store *s, struct off_slot *slot) { set_passing(s, slot, false); }
 
-static void empty_slot(struct off_store *s, struct off_slot *slot)
+void off_slot_empty(struct off_store *s, struct off_slot *slot)
 {
     kn_assert(!slot->prefetch_cancellable);
     if (slot->ahead)
@@ -154,7 +154,12 @@ void off_slot_settle(struct off_store *s, struct off_slot *slot)
     else if (slot->n_hold)
         slot->state = SLOT_BAD;
     else
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
+}
+
+bool off_slot_is_used(const struct off_slot *slot)
+{
+    return slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED;
 }
 
 bool off_slot_late(const struct off_slot *slot)
@@ -168,7 +173,7 @@ bool off_slot_late(const struct off_slot *slot)
 void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, enum off_urgency urgency)
 {
     if (slot->expert >= 0)
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
     slot->expert = expert;
     slot->urgency = urgency;
     slot->ahead = urgency == OFF_SOON || urgency == OFF_EARLY;
@@ -185,7 +190,7 @@ void off_slot_read(struct off_store *s, struct off_slot *slot, int32_t expert, e
 void off_slot_take(struct off_store *s, struct off_slot *slot, int32_t expert)
 {
     if (slot->expert >= 0)
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
     s->n_empty--;
     slot->expert = expert;
     slot->state = SLOT_CLAIMED;
@@ -202,7 +207,7 @@ void off_slot_taken(struct off_store *s, struct off_slot *slot, bool done)
     if (!done && slot->n_hold) /* the device has failed, and not the file */
         begin_reads(s, slot, OFF_NOW);
     else if (!done)
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
 }
 
 void off_slot_drop(struct off_store *s, struct off_slot *slot)
@@ -212,7 +217,7 @@ void off_slot_drop(struct off_store *s, struct off_slot *slot)
         return;
     set_passing(s, slot, false);
     if (slot->state == SLOT_BAD)
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
 }
 
 /* Cancels all jobs of a prefetch and empties the slot, if no job has begun.  Tries the last job first: jobs of one
@@ -234,7 +239,7 @@ void off_slot_cancel(struct off_store *s, struct off_slot *slot)
         s->stats.soon_reads--;
         s->stats.early_bytes -= slot->urgency == OFF_EARLY ? off_slot_bytes_read(s, slot->expert) : 0;
         slot->ahead = false;
-        empty_slot(s, slot);
+        off_slot_empty(s, slot);
         return;
     }
     while (++i < OFF_JOBS)
@@ -311,7 +316,7 @@ int off_slot_victims(struct off_store *s, const struct off_pool *p, int n, float
         struct off_slot *slot = &s->slot[i];
         float wait;
         off_slot_settle(s, slot);
-        if (slot->n_hold || slot->state == SLOT_READING || slot->state == SLOT_CLAIMED)
+        if (off_slot_is_used(slot))
             continue;
         if (slot->state == SLOT_EMPTY)
             wait = 1e30f;

@@ -37,7 +37,8 @@
  *   touching  the kernel clears memory at the first touch, which costs the I/O thread at least as long as the read
  *             itself.  Other threads touch slots in advance.
  *   pinning   a device copies pinned memory by itself.  A slot is pinned after it was touched, in pieces of several slots of a
- *             pool; the first slots of a pool are pinned.  It stays pinned until the store closes, with any expert.
+ *             pool; the first slots of a pool are pinned.  It stays pinned until the store closes, with any expert; off_store_shrink
+ *             does not take it away.
  *
  * One lock guards everything except slot contents.  The contents belong to the I/O thread while the slot is
  * reading and to the claiming thread while it is claimed; after that they are constant until eviction. */
@@ -74,7 +75,8 @@ struct off_slot {
     bool passing;                 /* read for a NOW or SOON ticket, its first use has not ended: counts in the window */
     uint64_t check[OFF_MATRICES]; /* the matrices' checksums, computed while verifying */
     struct off_job job[OFF_JOBS];
-    bool touched, pins; /* its memory was touched, or read to; it is the first of a piece that was pinned */
+    bool touched, touching; /* its memory was touched, or read to; a thread of fill.c touches it now */
+    bool pins;              /* it is the first of a piece that was pinned */
 };
 
 struct off_victim {
@@ -84,9 +86,9 @@ struct off_victim {
 
 struct off_pool {
     size_t slot_bytes, experts_bytes;
-    int node, n_expert, slot0, n_slot, n_listed; /* n_listed: n_slot and slots that off_store_grow may add */
+    int node, n_expert, slot0, n_slot, n_listed; /* n_listed: n_slot is never more */
     void *memory;                                /* of n_listed slots; NULL if there are none */
-    int n_pinned;                                /* of its slots, the first */
+    int n_pinned, n_pinning;                     /* of its slots, the first; those behind them that are being pinned */
 };
 
 struct off_store {
@@ -99,7 +101,7 @@ struct off_store {
     int n_expert, n_pool, n_slot, n_listed, n_empty, n_starved; /* n_starved: threads in off_wait that wait for slots */
     int window, n_passing; /* limit of passing experts (tickets.c, window_left); passing experts of all tickets */
     int n_filed;           /* experts in the pack and heat files: the first n_filed */
-    size_t bytes;          /* memory for slots, including growth so far */
+    size_t bytes, grown;   /* memory for slots: at the open; added by off_store_grow and not taken back since */
     struct off_pool pool[OFF_MAX_POOL];
     struct off_slot *slot;     /* [n_listed] */
     struct off_victim *victim; /* [n_listed] scratch of off_slot_victims */
@@ -142,8 +144,8 @@ struct off_store {
 int off_share_pools(const struct off_expert *expert, int n_expert, int n_node,
                     struct off_pool *pool /* [OFF_MAX_POOL] */, uint8_t *pool_of);
 
-/* Sets the number of slots of each pool, for `bytes` of memory in all; and the numbers to list, for the `later` bytes
- * that off_store_grow may add. */
+/* At the open: sets the number of slots of each pool, for `bytes` of memory in all; and the numbers to list, for the
+ * `later` bytes that off_store_grow may add. */
 void off_share_slots(struct off_store *s, size_t bytes, size_t later);
 
 /* ---- slots.c: call with the lock held --------------------------------------------------------------- */
@@ -159,6 +161,8 @@ void off_slot_read_unpacked(struct off_store *s, struct off_slot *slot); /* the 
 void off_slot_cancel(struct off_store *s, struct off_slot *slot);        /* a prefetch whose read has not begun */
 bool off_slot_is_there(const struct off_store *s, int32_t expert);       /* in memory; its slot has been settled */
 void off_slot_settle(struct off_store *s, struct off_slot *slot);        /* updates its state if its reads have ended */
+bool off_slot_is_used(const struct off_slot *slot);                      /* it cannot be evicted; it has been settled */
+void off_slot_empty(struct off_store *s, struct off_slot *slot);         /* evicts its expert */
 bool off_slot_begun(const struct off_slot *slot);                        /* slot in state READING: its read has begun */
 bool off_slot_late(const struct off_slot *slot);                         /* being read, past its deadline */
 void off_slot_hold(struct off_store *s, struct off_slot *slot);

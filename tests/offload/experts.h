@@ -216,6 +216,16 @@ static inline void choose_some(struct asker *a, int layer, int of)
     }
 }
 
+/* Fetches some experts of each layer in turn. */
+static inline void ask_all_layers(struct asker *a, int n_round)
+{
+    for (int round = 0; round < n_round; round++) {
+        choose_some(a, round % (a->m->n_expert / a->m->per_layer), 1 + round % 5);
+        ask(a, 0);
+    }
+    assert_int_equal(a->n_wrong + a->n_failed, 0);
+}
+
 static inline void wait_until_filled(struct off_store *s)
 {
     struct off_stats stats;
@@ -223,6 +233,20 @@ static inline void wait_until_filled(struct off_store *s)
         usleep(1000);
         off_stats_get(s, &stats);
     } while (stats.filling);
+}
+
+/* Waits until no read is in flight. */
+static inline void wait_until_quiet(struct off_store *s, int n_expert)
+{
+    struct off_spot spot[MAX_EXPERT];
+    bool quiet = false;
+    while (!quiet) {
+        off_store_look(s, spot);
+        quiet = true;
+        for (int e = 0; e < n_expert; e++)
+            quiet &= !spot[e].coming;
+        usleep(50);
+    }
 }
 
 /* ---- several threads ------------------------------------------------------------------------- */

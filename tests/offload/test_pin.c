@@ -55,14 +55,10 @@ static void check_ranges(const struct off_store *s)
     assert_int_equal(bytes, device.pins.bytes);
 }
 
-static void ask_all_layers(struct off_store *s, const struct model *m, int n_round)
+static void ask_store(struct off_store *s, const struct model *m, int n_round)
 {
     struct asker *a = open_asker(s, m);
-    for (int round = 0; round < n_round; round++) {
-        choose_some(a, round % (m->n_expert / m->per_layer), 1 + round % 3);
-        ask(a, 0);
-    }
-    assert_int_equal(a->n_wrong + a->n_failed, 0);
+    ask_all_layers(a, n_round);
     close_asker(a);
 }
 
@@ -90,7 +86,7 @@ static void all_slots_are_pinned(void **state)
         assert_int_equal(open_store(&s, m, i < 2 ? least(m) : all(m)), 0);
         off_store_pin(s, &device.base);
         off_store_pin(s, &device.base);
-        ask_all_layers(s, m, 30);
+        ask_store(s, m, 30);
         wait_until_pinned(s, &stats);
         check_ranges(s);
         assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
@@ -116,7 +112,7 @@ static void a_call_may_be_refused(void **state)
         device.pins.refuse_at = nth;
         assert_int_equal(open_store(&s, m, all(m)), 0);
         off_store_pin(s, &device.base);
-        ask_all_layers(s, m, 10);
+        ask_store(s, m, 10);
         wait_until_pinned(s, &stats);
         check_ranges(s);
         assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
@@ -137,7 +133,7 @@ static void a_limit_is_found_and_said(void **state)
         device.pins.room = part ? all(m) * (size_t)part / 5 : 1;
         assert_int_equal(open_store(&s, m, all(m)), 0);
         off_store_pin(s, &device.base);
-        ask_all_layers(s, m, 30);
+        ask_store(s, m, 30);
         wait_until_pinned(s, &stats);
         check_ranges(s);
         assert_true(stats.pin_refused);
@@ -169,10 +165,51 @@ static void slots_of_a_store_that_grows(void **state)
     off_store_grow(s, room);
     off_stats_get(s, &stats);
     assert_true(stats.pinning && stats.slot_bytes > before);
-    ask_all_layers(s, m, 600);
+    ask_store(s, m, 600);
     wait_until_pinned(s, &stats);
     check_ranges(s);
     assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
+    close_store(s);
+    close_model(m);
+}
+
+/* Slots that are pinned, or being pinned, are not taken back. */
+static void pinned_slots_are_not_taken_back(void **state)
+{
+    (void)state;
+    struct model *m = open_model(6, 7, 30);
+    struct off_store *s;
+    struct off_stats stats;
+    size_t room = all(m) - least(m);
+    device = fresh();
+    m->later = room;
+    assert_int_equal(open_store(&s, m, least(m) + room / 4), 0);
+    wait_until_filled(s);
+    off_store_grow(s, room / 4);
+    ask_store(s, m, 120);
+    while (!off_store_shrink(s, room / 4)) /* a slot is being touched */
+        usleep(1000);
+    off_store_pin(s, &device.base);
+    wait_until_pinned(s, &stats);
+    off_store_grow(s, room / 4);
+    while (!off_store_shrink(s, room / 4)) /* the pinned slots are not among them */
+        usleep(1000);
+    check_ranges(s);
+    assert_true(kn_awaits_begin());
+    off_store_grow(s, room / 4);
+    ask_store(s, m, 120);
+    while (kn_awaits_begin()) { /* until the thread waits for its turn to pin */
+        kn_awaits_end();
+        usleep(1000);
+    }
+    wait_until_quiet(s, m->n_expert);
+    assert_false(off_store_shrink(s, room / 4));
+    kn_awaits_end();
+    wait_until_pinned(s, &stats);
+    assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
+    assert_false(off_store_shrink(s, room / 4));
+    check_ranges(s);
+    ask_store(s, m, 60);
     close_store(s);
     close_model(m);
 }
@@ -200,7 +237,7 @@ static void nothing_is_pinned_while_a_queue_awaits(void **state)
         kn_awaits_end();
         usleep(1000);
     }
-    ask_all_layers(s, m, 30);
+    ask_store(s, m, 30);
     assert_int_equal(n_call(), 0);
     kn_awaits_end();
     wait_until_pinned(s, &stats);
@@ -240,9 +277,13 @@ static int end(void **state)
 int main(void)
 {
     static const struct CMUnitTest tests[] = {
-        cmocka_unit_test_teardown(all_slots_are_pinned, end),      cmocka_unit_test(a_call_may_be_refused),
-        cmocka_unit_test_teardown(a_limit_is_found_and_said, end), cmocka_unit_test(slots_of_a_store_that_grows),
-        cmocka_unit_test(nothing_is_pinned_while_a_queue_awaits),  cmocka_unit_test(a_store_closes_at_any_time),
+        cmocka_unit_test_teardown(all_slots_are_pinned, end),
+        cmocka_unit_test(a_call_may_be_refused),
+        cmocka_unit_test_teardown(a_limit_is_found_and_said, end),
+        cmocka_unit_test(slots_of_a_store_that_grows),
+        cmocka_unit_test(pinned_slots_are_not_taken_back),
+        cmocka_unit_test(nothing_is_pinned_while_a_queue_awaits),
+        cmocka_unit_test(a_store_closes_at_any_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -115,57 +115,6 @@ static void a_budget_is_kept(void **state)
     close_model(m);
 }
 
-static void ask_all_layers(struct asker *a, int n_round)
-{
-    for (int round = 0; round < n_round; round++) {
-        choose_some(a, round % 6, 1 + round % 5);
-        ask(a, 0);
-    }
-    assert_int_equal(a->n_wrong + a->n_failed, 0);
-}
-
-/* Memory added later is used like memory given at open; it is not touched earlier. */
-static void a_store_grows(void **state)
-{
-    (void)state;
-    struct model *m = open_model(6, 7, 30);
-    size_t room = all(m) - least(m);
-    for (int nodes_n = 1; nodes_n <= 2; nodes_n++) {
-        struct off_store *s, *large;
-        struct off_stats stats, as_large;
-        nodes_set(nodes_n);
-        m->later = 0;
-        assert_int_equal(open_store(&large, m, least(m) + room / 2), 0);
-        off_stats_get(large, &as_large);
-        off_store_close(large);
-        m->later = room;
-        assert_int_equal(open_store(&s, m, least(m) + room / 4), 0);
-        struct asker *a = open_asker(s, m);
-        off_stats_get(s, &stats);
-        uint64_t before = stats.n_slot;
-        assert_true(before < as_large.n_slot);
-        ask_all_layers(a, 60);
-        wait_until_filled(s);
-        off_store_grow(s, room / 4);
-        off_stats_get(s, &stats);
-        assert_in_range(stats.n_slot, as_large.n_slot - 1, as_large.n_slot); /* an odd number cannot be halved */
-        assert_true(stats.n_empty >= stats.n_slot - before);
-        ask_all_layers(a, 120);
-        assert_false(off_store_is_whole(s));
-        off_store_grow(s, room);
-        ask_all_layers(a, 600);
-        off_stats_get(s, &stats);
-        assert_int_equal(stats.n_slot, 42);
-        assert_int_equal(stats.n_empty, 0);
-        assert_true(off_store_is_whole(s));
-        close_asker(a);
-        off_store_close(s);
-    }
-    nodes_set(1);
-    m->later = 0;
-    close_model(m);
-}
-
 /* Pages are populated ahead of the reads, exactly the pages that belong to slots; a failure to populate them changes
  * no result. */
 static struct {
@@ -249,20 +198,6 @@ static void what_is_read_ahead_is_counted(void **state)
     close_asker(a);
     off_store_close(s);
     close_model(m);
-}
-
-/* Waits until no read is in flight. */
-static void wait_until_quiet(struct off_store *s, int n_expert)
-{
-    struct off_spot spot[MAX_EXPERT];
-    bool quiet = false;
-    while (!quiet) {
-        off_store_look(s, spot);
-        quiet = true;
-        for (int e = 0; e < n_expert; e++)
-            quiet &= !spot[e].coming;
-        usleep(50);
-    }
 }
 
 /* The expected experts of the next turn are read as this turn's slots are released: during the turn or at its end. */
@@ -685,7 +620,6 @@ int main(void)
         cmocka_unit_test(nodes_share_the_budget),
         cmocka_unit_test(a_thousand_small_experts),
         cmocka_unit_test(a_budget_is_kept),
-        cmocka_unit_test(a_store_grows),
         cmocka_unit_test(memory_of_slots_is_made),
         cmocka_unit_test(what_is_read_ahead_is_counted),
         cmocka_unit_test(what_is_expected_follows_what_is_done),
