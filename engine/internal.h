@@ -143,7 +143,7 @@ struct eng_assets { /* open.c; constant once open */
     double position_cost;          /* a row at position p costs as much as 1 + position_cost * p rows at position 0 */
 };
 
-struct eng_memory { /* open.c; when drafting unloads a drafter, it changes the split: eng_split_return() */
+struct eng_memory { /* open.c; when drafting unloads a drafter, it changes the split: eng_split_move() */
     struct eng_split split;
     double disk_Bps; /* bytes per second; 0: not measured */
 };

@@ -139,25 +139,27 @@ void spec_control_set_n_prefill(struct spec_control *c, int drafter, int n_text)
     c->arm[drafter].n_prefill = n_text;
 }
 
-void spec_control_remove_drafter(struct spec_control *c, int drafter)
-{
-    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
-    c->arm[drafter].max_depth = 0;
-    if (c->trial.drafter == drafter)
-        c->trial.left = 0;
-    for (int size = 0; size < SPEC_SIZES; size++) {
-        c->arm[drafter].tried[size].deepest = 0;
-        if (c->active[size].drafter == drafter)
-            c->active[size].drafter = SPEC_OFF;
-    }
-}
-
 /* ---- choosing a plan ------------------------------------------------------------------------------------ */
 
 static double loss_limit(const struct spec_control *c, double plain_ns)
 {
     return MAX_LOSS_PLAIN_STEPS * plain_ns +
            MAX_LOSS_TIME_SHARE * fmin(c->total_ns, MAX_ACCOUNT_PLAIN_STEPS * plain_ns);
+}
+
+static struct spec_plan_input input_of(const struct spec_control *c, const int *session, int n_due, int n_beside)
+{
+    int row_budget = (c->opt.max_rows > 0 ? c->opt.max_rows : INT32_MAX) - n_beside - n_due;
+    if (c->opt.max_drafted > 0)
+        row_budget = kn_min(row_budget, c->opt.max_drafted);
+    struct spec_plan_input q = {
+        .session = session, .n_due = n_due, .n_beside = n_beside, .row_budget = row_budget, .size = spec_size_of(n_due)
+    };
+    if (n_due > 0) {
+        q.token_ns = spec_passes_plain_ns(&c->passes, n_due) / n_due;
+        q.off_ns = spec_passes_ns(&c->passes, n_due, n_beside, 0, false);
+    }
+    return q;
 }
 
 /* Can the account, with room_ns left, pay for a trial of the plan?  It must cover the extra time of all TRIAL_STEPS
@@ -448,6 +450,19 @@ static double promised_gain(struct spec_control *c, const struct spec_plan_input
     return most;
 }
 
+double spec_control_promise(struct spec_control *c, int drafter, const int *session, int n_due)
+{
+    struct spec_plan plan[SPEC_DEPTHS + 1];
+    struct spec_plan_input q = input_of(c, session, n_due, 0);
+    double followed = c->last.drafter == SPEC_OFF ? 1 : fmax(1, c->last.gain);
+    int most = c->arm[drafter].max_depth;
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
+    if (n_due == 0 || q.row_budget <= 0 || q.off_ns <= 0 || !spec_passes_has_near_size(&c->passes, n_due, 0))
+        return 1;
+    spec_plans_make(c, &q, drafter, most, !spec_control_has_seen_drafts(c, drafter), plan);
+    return fmax(1, spec_plan_best(plan, 1, most).gain / followed);
+}
+
 static bool knows_size(struct spec_control *c, const struct spec_plan_input *q)
 {
     return spec_passes_has_size(&c->passes, q->n_due, q->n_beside, 1) ||
@@ -570,11 +585,7 @@ static void set_target(const struct spec_control *c, struct spec_decision *d)
 void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside, struct spec_decision *out,
                          int *nodes)
 {
-    int row_budget = (c->opt.max_rows > 0 ? c->opt.max_rows : INT32_MAX) - n_beside - n_due;
-    if (c->opt.max_drafted > 0)
-        row_budget = kn_min(row_budget, c->opt.max_drafted);
-    struct spec_plan_input q = { .session = session, .n_due = n_due, .n_beside = n_beside, .row_budget = row_budget };
-    q.size = spec_size_of(n_due);
+    struct spec_plan_input q = input_of(c, session, n_due, n_beside);
     struct spec_decision d = { .drafter = SPEC_OFF,
                                .best_drafter = SPEC_OFF,
                                .n_due = n_due,
@@ -584,9 +595,7 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
     struct spec_plan p = { .drafter = SPEC_OFF };
     memset(nodes, 0, (size_t)n_due * sizeof *nodes);
     c->step++;
-    if (n_due > 0 && c->opt.n_drafter > 0 && row_budget > 0) {
-        q.token_ns = spec_passes_plain_ns(&c->passes, n_due) / n_due;
-        q.off_ns = spec_passes_ns(&c->passes, n_due, n_beside, 0, false);
+    if (n_due > 0 && c->opt.n_drafter > 0 && q.row_budget > 0) {
         d.off_ns = q.off_ns > 0 ? q.off_ns : 0;
         if (c->opt.gamma == SPEC_AUTO) {
             p = choose(c, &q, &d);
@@ -610,10 +619,11 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
     *out = d;
 }
 
-void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside)
+void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside, enum spec_why why,
+                               struct spec_decision *out)
 {
     c->step++;
-    c->last = (struct spec_decision){
-        .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside, .why = SPEC_WHY_NONE_DUE
+    *out = c->last = (struct spec_decision){
+        .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside, .why = why
     };
 }

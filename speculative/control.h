@@ -105,6 +105,7 @@ enum spec_why {
     SPEC_WHY_REFRESH,          /* off: the time of a plain step was last measured long ago */
     SPEC_WHY_NO_GAIN,          /* off: no plan gains enough */
     SPEC_WHY_LOSS_LIMIT,       /* off: the account is used up */
+    SPEC_WHY_UNLOADED,         /* off: the drafters are unloaded */
     SPEC_WHY_GAINS,            /* on: most tokens per second */
     SPEC_WHY_SMALL_DIFFERENCE, /* on: another plan gains a little more, too little to change */
     SPEC_WHY_TRIAL,            /* on: a trial, to measure */
@@ -140,8 +141,10 @@ struct spec_decision {
 void spec_control_decide(struct spec_control *c, const int *session /* [n_due] */, int n_due, int n_beside,
                          struct spec_decision *out, int *nodes /* [n_due] */);
 
-/* In place of spec_control_decide, for a step in which no drafter can draft for any of the sequences due: a plain one. */
-void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside);
+/* In place of spec_control_decide, for a step in which no drafter can draft for any of the sequences due: a plain one.  why:
+ * SPEC_WHY_NONE_DUE or SPEC_WHY_UNLOADED. */
+void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside, enum spec_why why,
+                               struct spec_decision *out);
 
 /* Writes one line, truncated to size; returns its full length.  "draft: model, depth 3 (highest expected gain);
  * 16.0 rows for 9.71 tokens, draft 1.20 + pass 44.10 ms; without drafts 4 rows in 31.00 ms; gain 1.66 (needs 1.03);
@@ -221,6 +224,7 @@ struct spec_account {
     uint64_t n_step, n_drafted, n_accepted; /* steps with this drafter, its nodes verified, its nodes accepted */
     double accepted[SPEC_DEPTHS];           /* recent share of drafts accepted to at least depth i + 1 */
     double gain;                            /* recent: plain steps' time for the same tokens over time taken */
+    double saved_ns;                        /* plain steps' time for the tokens of its steps, less the time taken */
     double memory;                          /* as set by spec_control_set_memory_value */
 };
 
@@ -230,8 +234,9 @@ void spec_control_disable(struct spec_control *c, int drafter, bool disabled);
 /* memory: the share by which plain steps would be shorter if the drafter's memory held experts instead. */
 void spec_control_set_memory_value(struct spec_control *c, int drafter, double memory);
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
-/* Removes the drafter for good; call it between two steps. */
-void spec_control_remove_drafter(struct spec_control *c, int drafter);
+/* Of a drafter that is disabled: the gain expected of its best plan for the sessions, over that of the last decision's plan.
+ * 1: the time of a plain step with so many is not known. */
+double spec_control_promise(struct spec_control *c, int drafter, const int *session /* [n_due] */, int n_due);
 int spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 
 #endif

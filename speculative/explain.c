@@ -13,6 +13,7 @@ const char *spec_why_text(enum spec_why why)
         [SPEC_WHY_REFRESH] = "measuring steps without drafts again",
         [SPEC_WHY_NO_GAIN] = "no plan has enough expected gain",
         [SPEC_WHY_LOSS_LIMIT] = "limit on time lost to drafts reached",
+        [SPEC_WHY_UNLOADED] = "the drafters' memory holds experts until they promise more",
         [SPEC_WHY_GAINS] = "highest expected gain",
         [SPEC_WHY_SMALL_DIFFERENCE] = "another plan is only slightly better",
         [SPEC_WHY_TRIAL] = "trial",
@@ -106,6 +107,7 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
                                   .n_drafted = a->n_drafted,
                                   .n_accepted = a->n_accepted,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1,
+                                  .saved_ns = a->saved_ns,
                                   .memory = a->memory };
     for (int d = 0; d < SPEC_DEPTHS && a->survival_weight[d] > 0; d++) {
         double truth = a->tally[d].estimated > 0 ? a->tally[d].accepted / a->tally[d].estimated : 1,

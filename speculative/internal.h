@@ -315,6 +315,7 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
     /* Recent sums over all steps: expected time of plain steps for the same tokens, and time taken; a step without this
      * drafter adds its time to both.  memory: as set by spec_control_set_memory_value. */
     double plain_ns, took_ns, memory;
+    double saved_ns; /* over all its steps: expected time of plain steps for the same tokens, less time taken */
 };
 
 struct spec_session_stats { /* of one session with one drafter */

@@ -263,6 +263,7 @@ static void charge_account(struct spec_control *c, const struct spec_outcome_of_
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {
+        c->arm[drafter].saved_ns += worth - took;
         double usual_draft_ns = fmax(0, spec_control_draft_ns(c, drafter, s->n_due, false)) * c->last.depth;
         double text = is_prefill_step(c, s) ? fmax(0, s->draft_ns - usual_draft_ns) : 0;
         double draft_ns = fmin(s->draft_ns - text, spec_control_most_draft_ns(c, drafter, s->n_due) * c->last.depth);

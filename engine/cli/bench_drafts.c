@@ -119,7 +119,8 @@ static bool is_steady(const struct eng_bench *b)
     struct eng_drafts d;
     eng_drafts_get(b->engine, &d);
     enum spec_why why = d.last_why;
-    return why == SPEC_WHY_GAINS || why == SPEC_WHY_SMALL_DIFFERENCE || why == SPEC_WHY_NO_GAIN || why == SPEC_WHY_FREE;
+    return why == SPEC_WHY_GAINS || why == SPEC_WHY_SMALL_DIFFERENCE || why == SPEC_WHY_NO_GAIN ||
+           why == SPEC_WHY_FREE || why == SPEC_WHY_UNLOADED;
 }
 
 static bool decides(const struct eng_bench *b, struct eng_bench_way way)

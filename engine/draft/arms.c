@@ -8,7 +8,10 @@
 #define ALL_NAME     "all"   /* the plan that asks all drafters, if there are several */
 #define OVERLAP_NAME "ahead" /* the plan that drafts during passes */
 
-bool eng_draft_always_overlaps(const struct eng_drafting *g) { return g->opt.dsi == ENG_DSI_ON && g->overlap; }
+bool eng_draft_always_overlaps(const struct eng_drafting *g)
+{
+    return g->opt.dsi == ENG_DSI_ON && g->overlap && !eng_overlap_drafter(g)->memory.unloaded;
+}
 
 bool eng_draft_controller_is_on(const struct eng_drafting *g)
 {
@@ -43,8 +46,7 @@ int eng_arms_open(struct eng_drafting *g)
     g->cut = kn_calloc(n, sizeof *g->cut);
     g->outcome = kn_calloc(n, sizeof *g->outcome);
     g->due_number = kn_calloc(n, sizeof *g->due_number);
-    g->unloaded = kn_calloc(ENG_DRAFTERS_MOST, sizeof *g->unloaded);
-    if (!g->cut || !g->outcome || !g->due_number || !g->unloaded)
+    if (!g->cut || !g->outcome || !g->due_number)
         return kn_fail(KN_ENOMEM, "no memory for drafts of %zu sessions", n);
     return spec_control_open(&g->control, &o);
 }
@@ -52,11 +54,19 @@ int eng_arms_open(struct eng_drafting *g)
 uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm)
 {
     if (arm == g->overlap_arm)
-        return eng_overlap_drafter(g) ? (uint8_t)(1 << eng_overlap_drafter(g)->number) : 0;
+        return (uint8_t)(1 << eng_overlap_drafter(g)->number);
     return (uint8_t)(arm < g->n_drafter ? 1 << arm : (1 << g->n_drafter) - 1);
 }
 
-static int n_arm(const struct eng_drafting *g)
+uint8_t eng_draft_loaded(const struct eng_drafting *g)
+{
+    int bits = 0;
+    for (int i = 0; i < g->n_drafter; i++)
+        bits |= !g->drafter[i]->memory.unloaded << i;
+    return (uint8_t)bits;
+}
+
+int eng_arm_count(const struct eng_drafting *g)
 {
     return g->n_drafter + (g->n_drafter > 1) + (g->overlap_arm < SPEC_DRAFTERS);
 }
@@ -66,7 +76,7 @@ void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s)
 {
     static const double none[SPEC_DEPTHS];
     spec_control_begin(g->control, s->number);
-    for (int i = 0; i < n_arm(g); i++)
+    for (int i = 0; i < eng_arm_count(g); i++)
         if (!(eng_arm_drafters(g, i) & s->draft->usable))
             spec_control_set_survival(g->control, i, s->number, none);
 }
@@ -74,7 +84,7 @@ void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s)
 /* The plan of all drafters is one of several drafters. */
 void eng_arms_disable(struct eng_drafting *g)
 {
-    for (int i = 0; i < n_arm(g); i++) {
+    for (int i = 0; i < eng_arm_count(g); i++) {
         uint8_t its = eng_arm_drafters(g, i) & g->usable;
         bool all = i == g->n_drafter && i != g->overlap_arm;
         bool off = i == g->overlap_arm && g->opt.dsi != ENG_DSI_AUTO;
@@ -121,11 +131,9 @@ int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
     return n;
 }
 
-static enum eng_drafter_state state_of(const struct eng_drafting *g, const struct eng_drafter *d)
+static enum eng_drafter_state state_of(const struct eng_drafter *d)
 {
-    if (!d || d == &g->unloaded[d->number])
-        return ENG_DRAFTER_UNLOADED;
-    return d->broken ? ENG_DRAFTER_BROKEN : ENG_DRAFTER_ASKED;
+    return d->broken ? ENG_DRAFTER_BROKEN : d->memory.unloaded ? ENG_DRAFTER_UNLOADED : ENG_DRAFTER_ASKED;
 }
 
 /* The i-th plan: the drafters, then all of them if there are several, then drafting during passes. */
@@ -135,13 +143,15 @@ static void describe(const struct eng_drafting *g, int i, struct eng_draft_choic
     spec_control_account(g->control, i, &out->account);
     if (i == g->overlap_arm) {
         out->name = OVERLAP_NAME;
-        out->state = state_of(g, eng_overlap_drafter(g));
+        out->state = state_of(eng_overlap_drafter(g));
     } else if (i < g->n_drafter) {
         out->name = g->drafter[i]->name;
-        out->state = state_of(g, g->drafter[i]);
+        out->state = state_of(g->drafter[i]);
         for (int j = 0; j < i; j++)
             out->nth += g->drafter[j]->name == out->name;
     }
+    if (out->state == ENG_DRAFTER_UNLOADED) /* since the last decision */
+        out->depth = 0;
 }
 
 void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
@@ -150,7 +160,7 @@ void eng_draft_report(const struct eng_drafting *g, struct eng_drafts *out)
     out->last_why = g->decision.why;
     if (!eng_draft_controller_is_on(g) || !g->counts.any)
         return;
-    out->n_choice = n_arm(g);
+    out->n_choice = eng_arm_count(g);
     for (int i = 0; i < out->n_choice; i++)
         describe(g, i, &out->choice[i]);
     out->lost_ns = g->decision.lost_ns;

@@ -81,8 +81,8 @@ static void price(const struct eng_drafting *g, struct spec_draft_forecast *out)
     if (!met && networks && !g->fit.collects)
         kn_say(KN_LOG_INFO, "%s has measured drafts of %s: the time of other drafters is estimated by their size",
                g->opt.fit, g->fit.fitted.drafter[0].name);
-    out[g->n_drafter] = all;                                      /* the plan that asks all of several drafters */
-    if (g->overlap_arm < SPEC_DRAFTERS && eng_overlap_drafter(g)) /* it may have been unloaded */
+    out[g->n_drafter] = all; /* the plan that asks all of several drafters */
+    if (g->overlap_arm < SPEC_DRAFTERS)
         out[g->overlap_arm] = out[eng_overlap_drafter(g)->number];
 }
 

@@ -110,7 +110,6 @@ void eng_draft_close(struct eng_drafting *g)
     kn_free(g->cut);
     kn_free(g->outcome);
     kn_free(g->due_number);
-    kn_free(g->unloaded);
     kn_free(g->seat);
     kn_free(g->due);
     kn_free(g->n_node);
@@ -124,8 +123,15 @@ int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *mode
     const struct eng_draft_host *host = &d->drafting->host;
     struct moe_context_options watched = *co;
     watched.advanced_ns = host->advanced_ns;
-    int error = moe_model_load(model, &(struct moe_load_options){ .team = host->team, .io = host->io });
+    int error = moe_model_load(model, &(struct moe_load_options){ .team = host->team, .io = host->io, .again = true });
     return error ? error : moe_context_open(context, model, &watched);
+}
+
+void eng_drafter_unload_network(struct moe_model *model, struct moe_context **context)
+{
+    moe_context_close(*context);
+    *context = NULL;
+    moe_model_unload(model);
 }
 
 struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_context_options *one)
@@ -410,7 +416,7 @@ static void explain(const struct eng_drafting *g)
 static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;
-    for (int i = 0; i < n_due && d->kind->reads_prompts; i++)
+    for (int i = 0; i < n_due && d->kind->reads_prompts && !d->memory.unloaded; i++)
         if (due[i]->draft->usable >> d->number & 1)
             n += d->kind->n_uncomputed
                      ? d->kind->n_uncomputed(d, due[i])
@@ -449,7 +455,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     if (g->decision.drafter == g->overlap_arm)
         draft_beside(g, g->decision.depth, false);
     else
-        draft(g, eng_arm_drafters(g, g->decision.drafter), g->decision.depth);
+        draft(g, eng_arm_drafters(g, g->decision.drafter) & eng_draft_loaded(g), g->decision.depth);
     apply_limits(g);
     cut(g);
     eng_prefetch_settle(g);
@@ -459,7 +465,7 @@ static void draft_fixed(struct eng_drafting *g)
 {
     for (int i = 0; i < g->n_due; i++)
         g->n_node[i] = g->opt.gamma;
-    draft(g, UINT8_MAX, g->opt.gamma);
+    draft(g, eng_draft_loaded(g), g->opt.gamma);
     apply_limits(g);
     eng_prefetch_settle(g);
 }
@@ -475,6 +481,7 @@ void eng_draft_begin(struct eng_drafting *g)
 {
     g->n_due = g->n_row = 0;
     g->usable = 0;
+    g->lacks_unloaded = false;
     g->n_position = 0;
     g->no_draft_ready = false;
     g->draft_ns = 0;
@@ -495,15 +502,24 @@ void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
     spec_tree_clear(&s->draft->tree);
     s->draft->drafter_prefilling = false;
     g->n_position += s->n_token;
-    g->usable |= s->draft->usable;
+    g->usable |= s->draft->usable & eng_draft_loaded(g);
+    g->lacks_unloaded |= (s->draft->usable & ~eng_draft_loaded(g)) != 0;
     g->due[g->n_due++] = s;
+}
+
+/* The controller learns its time. */
+static void take_plain_step(struct eng_drafting *g)
+{
+    enum spec_why why = g->lacks_unloaded ? SPEC_WHY_UNLOADED : SPEC_WHY_NONE_DUE;
+    spec_control_decide_plain(g->control, g->n_due, g->n_row - g->n_due, why, &g->decision);
+    g->counts.n_decision[why] += g->lacks_unloaded;
 }
 
 void eng_draft_make(struct eng_drafting *g)
 {
     eng_prefetch_request(g);
-    if (!g->usable && g->n_due && eng_draft_controller_is_on(g)) /* it learns the time of plain steps */
-        spec_control_decide_plain(g->control, g->n_due, g->n_row - g->n_due);
+    if (!g->usable && g->n_due && eng_draft_controller_is_on(g))
+        take_plain_step(g);
     if (!g->usable || g->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
@@ -588,5 +604,5 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
                                        .n_beside = g->n_row - g->n_due,
                                        .overlap_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
                                        .n_overlap_pass = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
-    eng_draft_unload_unprofitable(g);
+    eng_draft_weigh_memory(g, (double)(g->draft_ns + r->pass_ns));
 }

@@ -107,6 +107,11 @@ static int load(struct eng_drafter *base)
     return eng_drafter_load_network(base, d->model, &co, &d->base.context);
 }
 
+static void unload(struct eng_drafter *base)
+{
+    eng_drafter_unload_network(((struct draft_head *)base)->model, &base->context);
+}
+
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* Draft rows lie in slots of their own: only whole blocks of committed tokens are marked as computed. */
@@ -143,6 +148,6 @@ static const struct eng_drafter_kind head_kind = { .name = "head",
                                                    .draft = draft,
                                                    .close = close_head,
                                                    .load = load,
-                                                   .is_network = true,
+                                                   .unload = unload,
                                                    .reads_prompts = true,
                                                    .need = need };

@@ -9,6 +9,7 @@
 #include "engine/plan/fit_file.h"
 #include "speculative/control.h"
 #include "speculative/lengths.h"
+#include "speculative/memory.h"
 
 /* ---- of one sequence, while it has a seat --------------------------------------------------------- */
 
@@ -36,7 +37,6 @@ struct eng_drafter;
 struct eng_drafter_kind {
     const char *name;
     bool free;          /* a draft takes no time worth measuring */
-    bool is_network;    /* it has weights */
     bool reads_prompts; /* it computes the tokens of sequences, prompts too, before it drafts for them */
     /* The sequence has got a seat, or loses it. NULL: nothing to do. */
     void (*enter)(struct eng_drafter *d, struct eng_seq *s);
@@ -60,7 +60,9 @@ struct eng_drafter_kind {
     /* About how many tokens of s it has to compute before it can draft, without the last. NULL: as text_rows.c says. */
     int (*n_uncomputed)(const struct eng_drafter *d, const struct eng_seq *s);
     void (*close)(struct eng_drafter *d);
-    int (*load)(struct eng_drafter *d);                    /* NULL: no weights to read */
+    int (*load)(struct eng_drafter *d); /* NULL: no weights to read */
+    /* Of a network: frees the memory that load took, also after load failed. It may be loaded again. */
+    void (*unload)(struct eng_drafter *d);
     struct eng_extra (*need)(const struct eng_drafter *d); /* memory beyond open's allocations; NULL: none */
 };
 
@@ -77,6 +79,7 @@ struct eng_drafter {
     bool copies, only_copies;      /* as in struct eng_draft_properties */
     int n_window;                  /* rows of its own that it adds to a pass for a sequence, at most; 0: none */
     bool broken;                   /* it failed once, and is not asked again */
+    struct spec_memory memory;     /* unload.c; a drafter without a network counts as loaded */
     int n_text;                    /* tokens of sequences that it prefilled for its last draft */
 };
 
@@ -105,6 +108,7 @@ struct eng_extra eng_network_extra(const struct moe_model *m, const struct moe_c
 /* Reads a network's weights, then opens its context; for the `load` of drafters with a network. */
 int eng_drafter_load_network(const struct eng_drafter *d, struct moe_model *model, const struct moe_context_options *co,
                              struct moe_context **context);
+void eng_drafter_unload_network(struct moe_model *model, struct moe_context **context);
 struct eng_extra eng_drafter_need(const struct eng_drafter *d);
 void eng_draft_break(struct eng_drafter *d, int error); /* it failed: sets broken and warns */
 
@@ -158,7 +162,6 @@ struct eng_drafting {
 
     struct eng_drafter *drafter[ENG_DRAFTERS_MOST]; /* [n_drafter] */
     int n_drafter;
-    struct eng_drafter *unloaded;                   /* [ENG_DRAFTERS_MOST] stand in for drafters that were unloaded */
     struct eng_lengths *lengths[ENG_DRAFTERS_MOST]; /* of each drafter; NULL: it has none */
     struct moe_features features;                   /* of the target, that drafters read */
     struct eng_draft_seat *seat;                    /* [n_parallel] */
@@ -174,7 +177,8 @@ struct eng_drafting {
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
-    uint8_t usable;       /* bit i: drafter i may draft for one of them; 0: a plain step, and no decision */
+    uint8_t usable; /* bit i: drafter i is loaded and may draft for one of them; 0: a plain step, and no decision */
+    bool lacks_unloaded;  /* an unloaded drafter might draft for one of them */
     double n_position;    /* positions of context of the due sequences */
     bool works_beside;    /* a drafter works during the pass under way */
     int *due_number;      /* [n_parallel] their seats' numbers */
@@ -200,8 +204,10 @@ struct eng_drafting {
 
 int eng_arms_open(struct eng_drafting *g); /* opens the controller and allocates the lists passed to it */
 bool eng_draft_controller_is_on(const struct eng_drafting *g);
-/* The drafters of plan `arm` of the controller, as bits. */
+int eng_arm_count(const struct eng_drafting *g);
+/* The drafters of plan `arm` of the controller, as bits; unloaded ones too. */
 uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm);
+uint8_t eng_draft_loaded(const struct eng_drafting *g);         /* the drafters that are not unloaded, as bits */
 void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s); /* a sequence enters, with its `usable` set */
 void eng_arms_disable(struct eng_drafting *g);                  /* plans without a drafter in g->usable */
 bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, while its drafter is loaded */
@@ -223,8 +229,10 @@ const struct eng_fitted_drafter *eng_fit_drafter(const struct eng_drafting *g,
 
 /* ---- unload.c ---------------------------------------------------------------------------------------- */
 
-void eng_draft_unload_unprofitable(struct eng_drafting *g); /* after a pass */
+void eng_draft_weigh_memory(struct eng_drafting *g,
+                            double step_ns); /* after a step, of which the controller has learnt */
 void eng_draft_unload(struct eng_drafting *g, int drafter);
+bool eng_draft_load_again(struct eng_drafting *g, int drafter); /* false: it failed, or the expert store is busy */
 
 /* ---- text_rows.c: which tokens of a sequence a network has computed -------------------------------------- */
 

@@ -151,12 +151,17 @@ int eng_medusa_open(struct eng_medusa **out, struct moe_file *file, const struct
     return 0;
 }
 
+void eng_medusa_unload(struct eng_medusa *m)
+{
+    kn_arena_close(&m->weights);
+    kn_arena_close(&m->buffers);
+}
+
 void eng_medusa_close(struct eng_medusa *m)
 {
     if (!m)
         return;
-    kn_arena_close(&m->weights);
-    kn_arena_close(&m->buffers);
+    eng_medusa_unload(m);
     kn_free(m);
 }
 

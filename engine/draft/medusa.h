@@ -13,6 +13,7 @@ struct eng_medusa;
 int eng_medusa_open(struct eng_medusa **out, struct moe_file *file, const struct kn_ops *ops);
 void eng_medusa_close(struct eng_medusa *m); /* not the file */
 int eng_medusa_load(struct eng_medusa *m, struct kn_team *team, enum off_io_kind io, int most_row);
+void eng_medusa_unload(struct eng_medusa *m); /* frees the memory that load took, also after load failed */
 
 struct eng_medusa_bytes { /* that load takes; pass: the weights of one head */
     size_t weights, pass, buffers;

@@ -110,6 +110,8 @@ static int load(struct eng_drafter *base)
     return eng_medusa_load(((struct draft_medusa *)base)->heads, host->team, host->io, host->n_parallel);
 }
 
+static void unload(struct eng_drafter *base) { eng_medusa_unload(((struct draft_medusa *)base)->heads); }
+
 /* ---- a draft ------------------------------------------------------------------------------------------- */
 
 /* Penalties count the sequence's own tokens only, as in tree.c. */
@@ -216,5 +218,5 @@ static int draft(struct eng_drafter *base, struct eng_seq **s, const int *n_node
 }
 
 static const struct eng_drafter_kind medusa_kind = {
-    .name = "medusa", .is_network = true, .draft = draft, .load = load, .close = close_medusa, .need = need
+    .name = "medusa", .draft = draft, .load = load, .unload = unload, .close = close_medusa, .need = need
 };

@@ -215,6 +215,11 @@ static int load(struct eng_drafter *base)
     return eng_drafter_load_network(base, d->model, &co, &d->base.context);
 }
 
+static void unload(struct eng_drafter *base)
+{
+    eng_drafter_unload_network(((struct draft_model *)base)->model, &base->context);
+}
+
 /* ---- sessions ------------------------------------------------------------------------------------------- */
 
 /* Sets the number of computed tokens: the sequence before the pass, and the first accepted tokens that this drafter
@@ -406,7 +411,7 @@ static const struct eng_drafter_kind model_kind = { .name = "model",
                                                     .overlap = draft_beside,
                                                     .close = close_model,
                                                     .load = load,
-                                                    .is_network = true,
+                                                    .unload = unload,
                                                     .reads_prompts = true,
                                                     .need = need };
 

@@ -183,17 +183,25 @@ static struct eng_extra need(const struct eng_drafter *base)
     return eng_whole_network_extra(d->model, &one);
 }
 
-/* As many slots as the target's KV has, in equal shares. */
+/* As many slots as the target's KV has, in equal shares. No text is computed. */
 static int load(struct eng_drafter *base)
 {
     struct other *d = (struct other *)base;
     const struct eng_draft_host *host = &base->drafting->host;
     struct moe_context_options co = context_options(d, host->split->n_kv_slot);
     d->n_slot = kn_min(d->n_slot, co.n_slot / host->n_parallel);
-    for (int i = 0; i < host->n_parallel; i++)
+    for (int i = 0; i < host->n_parallel; i++) {
+        d->text[i].n_computed = 0;
         for (int k = 0; k < d->n_slot; k++)
             d->text[i].slot[k] = i * d->n_slot + k;
+    }
     return eng_drafter_load_network(base, d->model, &co, &d->context);
+}
+
+static void unload(struct eng_drafter *base)
+{
+    struct other *d = (struct other *)base;
+    eng_drafter_unload_network(d->model, &d->context);
 }
 
 /* ---- the text of a sequence ------------------------------------------------------------------------------ */
@@ -456,7 +464,7 @@ static const struct eng_drafter_kind other_kind = { .name = "other vocabulary",
                                                     .draft = draft,
                                                     .close = close_other,
                                                     .load = load,
-                                                    .is_network = true,
+                                                    .unload = unload,
                                                     .reads_prompts = true,
                                                     .n_uncomputed = n_uncomputed,
                                                     .need = need };

@@ -149,13 +149,19 @@ size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *
     return (d->total ? d->spare : bare->spare) / 2 + missing / DRAFTS_PART + beyond / DRAFTS_PART;
 }
 
-void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes)
+static void move(size_t *from, size_t *to, size_t bytes)
 {
-    size_t kv = split->device.total ? 0 : drafter->slot * (size_t)split->n_kv_slot;
-    split->dense -= drafter->weights;
-    split->step -= drafter->step;
-    split->kv -= kv;
-    split->expert += drafter->weights + drafter->step + kv;
+    *from -= bytes;
+    *to += bytes;
+}
+
+void eng_split_move(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes, bool to_experts)
+{
+    size_t bytes[] = { drafter->weights, drafter->step,
+                       split->device.total ? 0 : drafter->slot * (size_t)split->n_kv_slot };
+    size_t *part[] = { &split->dense, &split->step, &split->kv };
+    for (int i = 0; i < 3; i++)
+        move(to_experts ? part[i] : &split->expert, to_experts ? &split->expert : part[i], bytes[i]);
     split->n_resident = kn_min(split->n_expert, (int)((double)split->expert / (double)expert_bytes * split->n_expert));
 }
 

@@ -167,9 +167,9 @@ int eng_plan_chunk(const struct eng_chunk_need *need);
  * memory. */
 size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *need);
 
-/* Moves the memory of an unloaded drafter to the expert part; its `slot` must exclude the bytes that stay allocated.
- * expert_bytes: all experts of the model. */
-void eng_split_return(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes);
+/* Moves the memory of a drafter to the experts' part when it is unloaded, or back from it; its `slot` must exclude the bytes
+ * that stay allocated.  expert_bytes: all experts of the model. */
+void eng_split_move(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes, bool to_experts);
 
 struct eng_use { /* the input of eng_budget() */
     const struct moe_file *file;

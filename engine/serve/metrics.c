@@ -233,7 +233,7 @@ static void write_choices(struct page *p, const struct eng_drafts *d)
           "recent speed-up: time of plain steps for the same tokens over the time of steps with drafts" },
         { "spillway_draft_verdict", "gauge",
           "1: pays, 0: too few steps to judge, -1: does not pay, -2: not worth its memory, "
-          "-3: unloaded, -4: failed" },
+          "-3: unloaded for now, -4: failed" },
     };
     char label[64];
     for (size_t f = 0; f < sizeof of / sizeof *of; f++) {
@@ -270,15 +270,13 @@ static void write_shares(struct page *p, const struct eng_drafts *d)
  * controller the others are listed.  Only steps in which a session gets its next token have a decision. */
 static void write_decisions(struct page *p, const struct eng_drafts *d)
 {
-    static const char *const reason[SPEC_WHY_COUNT] = { [SPEC_WHY_FIXED] = "fixed",
-                                                        [SPEC_WHY_LEARN] = "learn",
-                                                        [SPEC_WHY_REFRESH] = "refresh",
-                                                        [SPEC_WHY_NO_GAIN] = "loses",
-                                                        [SPEC_WHY_LOSS_LIMIT] = "spent",
-                                                        [SPEC_WHY_GAINS] = "gains",
-                                                        [SPEC_WHY_SMALL_DIFFERENCE] = "stays",
-                                                        [SPEC_WHY_TRIAL] = "trial",
-                                                        [SPEC_WHY_FREE] = "free" };
+    static const char *const reason[SPEC_WHY_COUNT] = {
+        [SPEC_WHY_FIXED] = "fixed",      [SPEC_WHY_LEARN] = "learn",
+        [SPEC_WHY_REFRESH] = "refresh",  [SPEC_WHY_NO_GAIN] = "loses",
+        [SPEC_WHY_LOSS_LIMIT] = "spent", [SPEC_WHY_UNLOADED] = "unloaded",
+        [SPEC_WHY_GAINS] = "gains",      [SPEC_WHY_SMALL_DIFFERENCE] = "stays",
+        [SPEC_WHY_TRIAL] = "trial",      [SPEC_WHY_FREE] = "free"
+    };
     static const char name[] = "spillway_draft_decisions_total";
     head(p, name, "counter",
          "steps by the reason for drafts (fixed, gains, stays, trial, free) or for none (the others)");

@@ -28,7 +28,7 @@
 /* Memory shared with the waiting parent process. */
 static struct told {
     char drew[1024];
-    long n_pass, n_preempted, n_found, n_draft, n_kept, n_gone;
+    long n_pass, n_preempted, n_found, n_draft, n_kept, n_gone, n_back;
     double overlap_s;
 } * told;
 
@@ -180,7 +180,7 @@ static struct eng_options draw_options(void)
 
 static struct eng_options opened;
 
-/* Changes the drafting mode at any step, and unloads drafters. */
+/* Changes the drafting mode at any step, unloads drafters and loads them again. */
 static void meddle(struct eng_engine *e)
 {
     static const enum eng_dsi_mode mode[] = { ENG_DSI_OFF, ENG_DSI_ON, ENG_DSI_AUTO };
@@ -190,9 +190,14 @@ static void meddle(struct eng_engine *e)
         eng_set_gamma(e, autos ? below(2) ? below(9) : ENG_GAMMA_AUTO : below(opened.gamma + 1));
     if (which == 1 && opened.dsi)
         eng_set_dsi(e, mode[below(3)], below(6));
-    if (which == 2 && autos && drafter < opened.n_draft && e->drafting->drafter[drafter]->kind->load) {
-        eng_draft_unload(e->drafting, drafter);
-        told->n_gone++;
+    if ((which == 2 || which == 3) && autos && drafter < opened.n_draft &&
+        e->drafting->drafter[drafter]->kind->unload) {
+        if (e->drafting->drafter[drafter]->memory.unloaded) {
+            told->n_back += eng_draft_load_again(e->drafting, drafter);
+        } else {
+            eng_draft_unload(e->drafting, drafter);
+            told->n_gone++;
+        }
     }
 }
 
@@ -325,9 +330,11 @@ int main(int argc, char **argv)
         return 2;
     for (; n < n_most && (kn_now_ns() - start) / 1000000000 < seconds; n++)
         n_failed += !seed_holds(seed + n);
-    printf("crowds: seeds %llu to %llu, %d engines each: %llu failed; %ld passes, %ld preempted, "
-           "%ld prompt tokens found, %ld drafted, %ld kept, %.0f s beside passes, %ld drafters sent away\n",
-           (unsigned long long)seed, (unsigned long long)(seed + n - 1), ENGINES, (unsigned long long)n_failed,
-           told->n_pass, told->n_preempted, told->n_found, told->n_draft, told->n_kept, told->overlap_s, told->n_gone);
+    printf(
+        "crowds: seeds %llu to %llu, %d engines each: %llu failed; %ld passes, %ld preempted, "
+        "%ld prompt tokens found, %ld drafted, %ld kept, %.0f s beside passes, %ld drafters sent away, %ld called back\n",
+        (unsigned long long)seed, (unsigned long long)(seed + n - 1), ENGINES, (unsigned long long)n_failed,
+        told->n_pass, told->n_preempted, told->n_found, told->n_draft, told->n_kept, told->overlap_s, told->n_gone,
+        told->n_back);
     return n_failed != 0;
 }

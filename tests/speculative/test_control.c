@@ -538,7 +538,7 @@ static void memory_has_its_price(void **state)
     assert_int_equal(a.verdict, SPEC_VERDICT_MEMORY_WORTH_MORE);
     assert_true(spec_account_text(c, 0, line, sizeof line) > 0);
     assert_non_null(strstr(line, "as expert cache would gain 2.000: run without it"));
-    spec_control_remove_drafter(c, 0);
+    spec_control_disable(c, 0, true);
     assert_int_equal(machine_go(c, &m, &d, 1, 500, NULL, NULL).n_on, 0);
     assert_int_equal(machine_go(c, &m, &d, 8, 500, NULL, NULL).n_on, 0);
     spec_control_close(c);

@@ -1,7 +1,6 @@
 /* Drafting (engine/draft). For each drafter and draft length every session gives the same answer as without drafts, to
  * the bit of its logprobs: in any batch, with too little KV, with grammars, penalties and stop tokens. Correct drafts
- * are accepted and save passes. Also: learned documents, automatic draft lengths, drafters unloaded for their
- * memory.
+ * are accepted and save passes. Also: learned documents, automatic draft lengths.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
 #include <setjmp.h>
@@ -291,8 +290,8 @@ static void a_window_has_rows_of_its_own(void **state)
         assert_int_equal(eng_session_start(s, &r), 0);
         while (eng_session_runs(s))
             eng_step(e, event);
-        uint64_t n_row = e->stats.n_window_row;
-        if (n_row < ROWS * 5)
+        uint64_t n_row = e->stats.n_window_row; /* how many passes there are beside drafting is a matter of time */
+        if (n_row < (way == 2 ? e->stats.n_pass : ROWS * 5))
             fail_msg("way %d: %d rows of the window in %d passes", way, (int)n_row, (int)e->stats.n_pass);
         eng_session_close(s);
         close_engine(e);
@@ -453,69 +452,6 @@ static void several_draft_one_tree(void **state)
     close_engine(e);
 }
 
-/* ---- memory ---------------------------------------------------------------------------------------------- */
-
-/* An engine with a model drafter and a suffix index, and memory for a part of the experts. */
-static struct eng_engine *open_tight(void)
-{
-    struct eng_options o = { .n_parallel = 4, .n_chunk = 100, .gamma = ENG_GAMMA_AUTO, .n_draft = 2 };
-    struct eng_engine *e;
-    snprintf(o.draft[0].file, sizeof o.draft[0].file, "%s", path);
-    o.draft[0].kind = ENG_DRAFT_MODEL;
-    o.draft[1].kind = ENG_DRAFT_SUFFIX;
-    e = open_engine_with(o, 12);
-    o.host_mem = e->memory.split.total - e->memory.split.spare - moe_model_shape(e->assets.model)->expert_bytes / 2;
-    close_engine(e);
-    e = open_engine_with(o, 12);
-    assert_true(e->memory.split.n_resident < e->memory.split.n_expert);
-    return e;
-}
-
-static uint64_t n_slot(const struct eng_engine *e)
-{
-    struct off_stats s;
-    off_stats_get(moe_model_store(e->assets.model), &s);
-    return s.n_slot;
-}
-
-/* Unloading a drafter gives its memory to experts; answers stay the same. */
-static void a_drafter_gives_its_memory_back(void **state)
-{
-    (void)state;
-    struct eng_engine *e = open_tight();
-    uint64_t slots = n_slot(e);
-    size_t taken = e->memory.split.total - e->memory.split.spare;
-    run_crowd(e, SHARE(12));
-    for (int i = 0; i < 40; i++) /* in the middle of answers */
-        eng_step(e, event);
-    eng_draft_unload(e->drafting, 0);
-    assert_true(n_slot(e) > slots);
-    assert_int_equal(e->memory.split.n_resident, e->memory.split.n_expert);
-    assert_true(e->memory.split.fixed + e->memory.split.dense + e->memory.split.step + e->memory.split.kv +
-                    e->memory.split.expert ==
-                taken);
-    run_crowd(e, SHARE(12));
-    eng_set_gamma(e, 4);
-    run_crowd(e, SHARE(6));
-    close_engine(e);
-}
-
-/* When each further resident expert shortens passes, a drafter that gains less is unloaded with a line of log. The
- * model drafts for itself here, so each drafted token costs as much as a decode pass. */
-static void who_is_not_worth_his_memory_goes(void **state)
-{
-    (void)state;
-    struct eng_engine *e = open_tight();
-    uint64_t slots = n_slot(e);
-    e->drafting->cost.disk_ns = 1e3 * e->drafting->cost.fixed_ns;
-    while (WHOLE && n_slot(e) == slots) {
-        run_crowd(e, 4);
-        assert_true(e->stats.n_pass < 100000);
-    }
-    assert_true(!WHOLE || !strcmp(e->drafting->drafter[0]->kind->name, "unloaded"));
-    close_engine(e);
-}
-
 /* ---- refusals ------------------------------------------------------------------------------------------- */
 
 static void wishes_are_read_or_refused(void **state)
@@ -603,8 +539,6 @@ int main(void)
         cmocka_unit_test(as_many_as_pay),
         cmocka_unit_test(lengths_are_foreseen),
         cmocka_unit_test(several_draft_one_tree),
-        cmocka_unit_test(a_drafter_gives_its_memory_back),
-        cmocka_unit_test(who_is_not_worth_his_memory_goes),
         cmocka_unit_test(wishes_are_read_or_refused),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_all);

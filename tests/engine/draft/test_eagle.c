@@ -333,7 +333,9 @@ static void heads_change_nothing(void **state)
                                  .n_draft = 1 };
         assert_int_equal(eng_draft_parse(&o.draft[0], shape[i % 3]), 0);
         struct eng_engine *e = open_engine_with(o, tries[i].n_block);
+        asked_meddle = i == 1 ? reload_at_times : NULL;
         run_crowd(e, SHARE(8));
+        asked_meddle = NULL;
         assert_true(!e->drafting->drafter[0]->broken && e->stats.n_draft_kept <= e->stats.n_draft);
         assert_true(!WHOLE || i == 3 || e->stats.n_draft_kept > 0);
         close_engine(e);

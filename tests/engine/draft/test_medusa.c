@@ -12,6 +12,7 @@
 #include "engine/draft/medusa.h"
 #include "speculative/internal.h"
 #include "tests/engine/medusa_heads.h"
+#include "tests/engine/reload.h"
 #include "tests/engine/same_answers.h"
 
 #define FIXTURE "tests/fixtures/medusa"
@@ -424,7 +425,9 @@ static void drafts_change_nothing(void **state)
             assert_int_equal(eng_draft_parse(&o.draft[o.n_draft++], "ngram"), 0);
         struct eng_engine *e = open_engine_with(o, i ? 9 : 0);
         assert_true(!e->drafting->beside && !e->drafting->prompts.row); /* the heads read no prompts */
+        asked_meddle = i == 2 ? reload_at_times : NULL;
         run_crowd(e, SHARE(20));
+        asked_meddle = NULL;
         if (WHOLE && o.gamma != ENG_GAMMA_AUTO) /* which by the clock may draft nothing; a small crowd neither */
             assert_true(e->stats.n_draft > 0);
         close_engine(e);
