@@ -450,18 +450,22 @@ static double promised_gain(struct spec_control *c, const struct spec_plan_input
     return most;
 }
 
-double spec_control_promise(struct spec_control *c, int drafter, const int *session, int n_due)
+double spec_control_promise(struct spec_control *c, int drafter, const int *session, int n_due, bool hopeful)
 {
     struct spec_plan plan[SPEC_DEPTHS + 1];
+    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     struct spec_plan_input q = input_of(c, session, n_due, 0);
     double followed = c->last.drafter == SPEC_OFF ? 1 : fmax(1, c->last.gain);
     int most = c->arm[drafter].max_depth;
-    kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
-    if (n_due == 0 || q.row_budget <= 0 || q.off_ns <= 0 || !spec_passes_has_near_size(&c->passes, n_due, 0))
+    bool seen = spec_control_has_seen_drafts(c, c->arm[drafter].of);
+    if (n_due == 0 || q.row_budget <= 0 || q.off_ns <= 0 || !(seen || hopeful) ||
+        !spec_passes_has_near_size(&c->passes, n_due, 0))
         return 1;
-    spec_plans_make(c, &q, drafter, most, !spec_control_has_seen_drafts(c, drafter), plan);
+    spec_plans_make(c, &q, drafter, most, !seen, plan);
     return fmax(1, spec_plan_best(plan, 1, most).gain / followed);
 }
+
+double spec_control_saved_ns(const struct spec_control *c) { return c->saved_ns; }
 
 static bool knows_size(struct spec_control *c, const struct spec_plan_input *q)
 {
@@ -582,21 +586,26 @@ static void set_target(const struct spec_control *c, struct spec_decision *d)
         d->target.even = c->uniform_experts[kn_min((int)d->target.rows, c->n_uniform - 1)];
 }
 
+static struct spec_decision no_decision(const struct spec_control *c, const struct spec_plan_input *q)
+{
+    return (struct spec_decision){ .drafter = SPEC_OFF,
+                                   .best_drafter = SPEC_OFF,
+                                   .n_due = q->n_due,
+                                   .n_beside = q->n_beside,
+                                   .why = SPEC_WHY_NONE_DUE,
+                                   .off_ns = fmax(0, q->off_ns),
+                                   .lost_ns = c->lost_ns };
+}
+
 void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside, struct spec_decision *out,
                          int *nodes)
 {
     struct spec_plan_input q = input_of(c, session, n_due, n_beside);
-    struct spec_decision d = { .drafter = SPEC_OFF,
-                               .best_drafter = SPEC_OFF,
-                               .n_due = n_due,
-                               .n_beside = n_beside,
-                               .why = SPEC_WHY_NONE_DUE,
-                               .lost_ns = c->lost_ns };
+    struct spec_decision d = no_decision(c, &q);
     struct spec_plan p = { .drafter = SPEC_OFF };
     memset(nodes, 0, (size_t)n_due * sizeof *nodes);
     c->step++;
     if (n_due > 0 && c->opt.n_drafter > 0 && q.row_budget > 0) {
-        d.off_ns = q.off_ns > 0 ? q.off_ns : 0;
         if (c->opt.gamma == SPEC_AUTO) {
             p = choose(c, &q, &d);
         } else {
@@ -622,8 +631,11 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
 void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside, enum spec_why why,
                                struct spec_decision *out)
 {
+    struct spec_plan_input q = input_of(c, NULL, n_due, n_beside);
+    struct spec_decision d = no_decision(c, &q);
     c->step++;
-    *out = c->last = (struct spec_decision){
-        .drafter = SPEC_OFF, .best_drafter = SPEC_OFF, .n_due = n_due, .n_beside = n_beside, .why = why
-    };
+    d.why = why;
+    d.loss_limit_ns = loss_limit(c, spec_passes_plain_ns(&c->passes, n_due));
+    set_target(c, &d);
+    *out = c->last = d;
 }

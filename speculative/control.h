@@ -224,7 +224,6 @@ struct spec_account {
     uint64_t n_step, n_drafted, n_accepted; /* steps with this drafter, its nodes verified, its nodes accepted */
     double accepted[SPEC_DEPTHS];           /* recent share of drafts accepted to at least depth i + 1 */
     double gain;                            /* recent: plain steps' time for the same tokens over time taken */
-    double saved_ns;                        /* plain steps' time for the tokens of its steps, less the time taken */
     double memory;                          /* as set by spec_control_set_memory_value */
 };
 
@@ -234,9 +233,13 @@ void spec_control_disable(struct spec_control *c, int drafter, bool disabled);
 /* memory: the share by which plain steps would be shorter if the drafter's memory held experts instead. */
 void spec_control_set_memory_value(struct spec_control *c, int drafter, double memory);
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
-/* Of a drafter that is disabled: the gain expected of its best plan for the sessions, over that of the last decision's plan.
- * 1: the time of a plain step with so many is not known. */
-double spec_control_promise(struct spec_control *c, int drafter, const int *session /* [n_due] */, int n_due);
+/* The expected time of plain steps for the tokens of the last step, less the time that the step took; 0 without drafts. */
+double spec_control_saved_ns(const struct spec_control *c);
+
+/* The gain expected of the drafter's best plan for the sessions, over that of the last decision's plan; it may be disabled.  1:
+ * the time of a plain step with so many sessions is not known; or its drafts are not, unless hopeful. */
+double spec_control_promise(struct spec_control *c, int drafter, const int *session /* [n_due] */, int n_due,
+                            bool hopeful);
 int spec_account_text(const struct spec_control *c, int drafter, char *out, size_t size);
 
 #endif

@@ -107,7 +107,6 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
                                   .n_drafted = a->n_drafted,
                                   .n_accepted = a->n_accepted,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1,
-                                  .saved_ns = a->saved_ns,
                                   .memory = a->memory };
     for (int d = 0; d < SPEC_DEPTHS && a->survival_weight[d] > 0; d++) {
         double truth = a->tally[d].estimated > 0 ? a->tally[d].accepted / a->tally[d].estimated : 1,

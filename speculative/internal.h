@@ -315,7 +315,6 @@ struct spec_arm { /* an entry of spec_control_options.drafter: a drafter, or the
     /* Recent sums over all steps: expected time of plain steps for the same tokens, and time taken; a step without this
      * drafter adds its time to both.  memory: as set by spec_control_set_memory_value. */
     double plain_ns, took_ns, memory;
-    double saved_ns; /* over all its steps: expected time of plain steps for the same tokens, less time taken */
 };
 
 struct spec_session_stats { /* of one session with one drafter */
@@ -360,6 +359,7 @@ struct spec_control {
     double drift[2];             /* cumulative log(pass / expected): above, and below */
     /* The account: time of all steps; time lost to drafts; drafters' prefill time that lost_ns does not include yet. */
     double total_ns, lost_ns, uncharged_prefill_ns;
+    double saved_ns;          /* by the drafts of the last step */
     int last_drafter;         /* drafter of the step before; SPEC_OFF */
     int n_committed;          /* tokens committed in the step before */
     double expected_accepted; /* overlap: accepted tokens expected by the last decision */

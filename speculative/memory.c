@@ -3,32 +3,43 @@
 
 #include <math.h>
 
+#define MIN_VALUE         0.01  /* less is no reason to unload */
+#define FIRST_STEPS       64    /* after a load */
 #define MAX_LOST_STEPS    4     /* as for drafts that lose: control.c */
 #define ALLOWED_SHARE     0.008 /* of the time */
-#define MIN_READY_STEPS   64    /* before it is unloaded */
 #define STEPS_PER_PROMISE 16
 #define MIN_PROMISE       1.03 /* of its drafts, beyond its memory's value */
 
-/* The loss of a step with the drafter, in plain steps of a machine whose experts have its memory.  For the same tokens that
- * machine needs (1 - value) (1 + saved) of the step's time, and a plain step takes it (1 - value) of the time here. */
-static double lost_steps(double value, double saved) { return (1 - (1 - value) * (1 + saved)) / (1 - value); }
-
-enum spec_memory_move spec_memory_step(struct spec_memory *m, double value, double step_ns, double saved_ns, bool ready)
+/* The step's time less the time of plain steps for the same tokens, if experts had the drafter's memory: that is a share
+ * 1 - value of their time here.  In such plain steps. */
+static double lost_steps(const struct spec_memory_step *s)
 {
-    m->lost = fmax(0,
-                   m->lost + (m->unloaded ? 0 : lost_steps(value, (saved_ns - m->saved_ns) / step_ns)) - ALLOWED_SHARE);
-    m->saved_ns = saved_ns;
+    double plain_ns = s->step_ns + s->saved_ns;
+    if (s->value < MIN_VALUE || s->plain_ns <= 0)
+        return 0;
+    return (s->step_ns - (1 - s->value) * plain_ns) / ((1 - s->value) * s->plain_ns);
+}
+
+enum spec_memory_move spec_memory_learn(struct spec_memory *m, const struct spec_memory_step *s)
+{
+    double change = (m->unloaded ? 0 : lost_steps(s)) - ALLOWED_SHARE;
+    m->lost = fmax(0, m->lost + change);
     m->n_step++;
-    m->n_ready += ready;
-    if (!m->unloaded)
-        return m->lost >= MAX_LOST_STEPS && m->n_ready >= MIN_READY_STEPS ? SPEC_MEMORY_UNLOAD : SPEC_MEMORY_STAY;
-    return m->lost <= 0 && m->n_step % STEPS_PER_PROMISE == 0 ? SPEC_MEMORY_MAY_LOAD : SPEC_MEMORY_STAY;
+    if (m->unloaded)
+        return m->lost <= 0 && m->n_step % STEPS_PER_PROMISE == 0 ? SPEC_MEMORY_MAY_LOAD : SPEC_MEMORY_STAY;
+    if (m->n_step > FIRST_STEPS)
+        m->lost_since = fmax(0, m->lost_since + change);
+    return m->lost_since >= MAX_LOST_STEPS ? SPEC_MEMORY_UNLOAD : SPEC_MEMORY_STAY;
 }
 
 bool spec_memory_pays(double gain, double value) { return gain * (1 - value) >= MIN_PROMISE; }
 
-void spec_memory_set_loaded(struct spec_memory *m, bool loaded)
+static void set(struct spec_memory *m, bool unloaded)
 {
-    m->unloaded = !loaded;
-    m->n_step = m->n_ready = 0;
+    m->unloaded = unloaded;
+    m->lost_since = 0;
+    m->n_step = 0;
 }
+
+void spec_memory_unloaded(struct spec_memory *m) { set(m, true); }
+void spec_memory_loaded(struct spec_memory *m) { set(m, false); }

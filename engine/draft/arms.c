@@ -66,6 +66,14 @@ uint8_t eng_draft_loaded(const struct eng_drafting *g)
     return (uint8_t)bits;
 }
 
+uint8_t eng_draft_unloaded(const struct eng_drafting *g)
+{
+    int bits = 0;
+    for (int i = 0; i < g->n_drafter; i++)
+        bits |= (g->drafter[i]->memory.unloaded && !g->drafter[i]->broken) << i;
+    return (uint8_t)bits;
+}
+
 int eng_arm_count(const struct eng_drafting *g)
 {
     return g->n_drafter + (g->n_drafter > 1) + (g->overlap_arm < SPEC_DRAFTERS);
@@ -92,11 +100,18 @@ void eng_arms_disable(struct eng_drafting *g)
     }
 }
 
-void eng_draft_set_gamma(struct eng_drafting *g, int gamma) { g->opt.gamma = gamma; }
+void eng_draft_set_gamma(struct eng_drafting *g, int gamma)
+{
+    g->opt.gamma = gamma;
+    if (gamma > 0)
+        eng_draft_load_all(g);
+}
 
 void eng_draft_set_dsi(struct eng_drafting *g, enum eng_dsi_mode dsi, int lookahead)
 {
     g->opt.dsi = g->overlap ? dsi : ENG_DSI_OFF;
+    if (g->opt.dsi == ENG_DSI_ON)
+        eng_draft_load_all(g);
     g->opt.lookahead = lookahead;
 }
 

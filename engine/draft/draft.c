@@ -503,23 +503,26 @@ void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
     s->draft->drafter_prefilling = false;
     g->n_position += s->n_token;
     g->usable |= s->draft->usable & eng_draft_loaded(g);
-    g->lacks_unloaded |= (s->draft->usable & ~eng_draft_loaded(g)) != 0;
+    g->lacks_unloaded |= (s->draft->usable & eng_draft_unloaded(g)) != 0;
     g->due[g->n_due++] = s;
 }
 
-/* The controller learns its time. */
-static void take_plain_step(struct eng_drafting *g)
+/* For no sequence a drafter may draft; the controller learns the time of the step. */
+static void decide_plain(struct eng_drafting *g, int n_beside)
 {
-    enum spec_why why = g->lacks_unloaded ? SPEC_WHY_UNLOADED : SPEC_WHY_NONE_DUE;
-    spec_control_decide_plain(g->control, g->n_due, g->n_row - g->n_due, why, &g->decision);
+    enum spec_why before = g->decision.why, why = g->lacks_unloaded ? SPEC_WHY_UNLOADED : SPEC_WHY_NONE_DUE;
+    spec_control_set_context(g->control, g->n_position / g->n_due);
+    spec_control_decide_plain(g->control, g->n_due, n_beside, why, &g->decision);
     g->counts.n_decision[why] += g->lacks_unloaded;
+    if (g->opt.explain && g->lacks_unloaded && before != why)
+        explain(g);
 }
 
 void eng_draft_make(struct eng_drafting *g)
 {
     eng_prefetch_request(g);
     if (!g->usable && g->n_due && eng_draft_controller_is_on(g))
-        take_plain_step(g);
+        decide_plain(g, g->n_row - g->n_due);
     if (!g->usable || g->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();
@@ -579,14 +582,10 @@ void eng_draft_commit(struct eng_drafting *g, struct eng_seq *s, const struct sp
             g->drafter[i]->kind->commit(g->drafter[i], s, v, n_new, n_accepted);
 }
 
-void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
+/* The controller learns the step's time. */
+static void learn(struct eng_drafting *g, const struct eng_pass_result *r)
 {
     struct off_stats now;
-    eng_prompts_learn(g, r->pass_ns);
-    if (g->overlap)
-        eng_overlap_learn(g, r->pass_ns);
-    if (!eng_draft_controller_is_on(g) || !g->n_due || g->no_draft_ready)
-        return;
     get_store_counters(g, &now);
     double missed = (double)(now.read_bytes - g->store_before.read_bytes -
                              (now.early_bytes - g->store_before.early_bytes));
@@ -604,5 +603,16 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
                                        .n_beside = g->n_row - g->n_due,
                                        .overlap_ns = g->overlap_depth ? (double)eng_overlap_last(g)->took_ns : 0,
                                        .n_overlap_pass = g->overlap_depth ? eng_overlap_last(g)->n_pass : 0 });
+}
+
+void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
+{
+    eng_prompts_learn(g, r->pass_ns);
+    if (g->overlap)
+        eng_overlap_learn(g, r->pass_ns);
+    if (!eng_draft_controller_is_on(g) || !g->n_due)
+        return;
+    if (!g->no_draft_ready)
+        learn(g, r);
     eng_draft_weigh_memory(g, (double)(g->draft_ns + r->pass_ns));
 }

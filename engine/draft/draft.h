@@ -27,9 +27,10 @@
  *     prefetch.c       experts of the rows to come are requested before the pass
  *     cost.c           the expected cost of drafts, the controller's first estimate
  *     fit.c            fits the cost model to passes of requests, and keeps it beside the model
- *     unload.c         a drafter that gains less than its memory would gain as expert cache is unloaded
+ *     unload.c         drafters whose memory is worth more as expert cache are unloaded, and loaded again
  *
- * One thread calls this: the engine's. Memory is taken at open and load; nothing is allocated in a step. */
+ * One thread calls this: the engine's. Memory is taken at open and load, and when unload.c loads a drafter again; nothing else
+ * is allocated in a step. */
 #ifndef ENGINE_DRAFT_DRAFT_H
 #define ENGINE_DRAFT_DRAFT_H
 
@@ -164,7 +165,7 @@ struct eng_pass_result {
     uint64_t pass_ns;
     double experts_per_layer;
 };
-/* The pass is over: the controller learns from it, and a drafter that was not worth its memory for long is unloaded. */
+/* The pass is over: the controller learns from it; drafters may be unloaded, or loaded again. */
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r);
 
 /* No pass is due: fits the cost model to the passes so far, if there are enough new ones. Takes some milliseconds. */

@@ -208,6 +208,7 @@ int eng_arm_count(const struct eng_drafting *g);
 /* The drafters of plan `arm` of the controller, as bits; unloaded ones too. */
 uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm);
 uint8_t eng_draft_loaded(const struct eng_drafting *g);         /* the drafters that are not unloaded, as bits */
+uint8_t eng_draft_unloaded(const struct eng_drafting *g);       /* those that may be loaded again */
 void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s); /* a sequence enters, with its `usable` set */
 void eng_arms_disable(struct eng_drafting *g);                  /* plans without a drafter in g->usable */
 bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, while its drafter is loaded */
@@ -233,6 +234,7 @@ void eng_draft_weigh_memory(struct eng_drafting *g,
                             double step_ns); /* after a step, of which the controller has learnt */
 void eng_draft_unload(struct eng_drafting *g, int drafter);
 bool eng_draft_load_again(struct eng_drafting *g, int drafter); /* false: it failed, or the expert store is busy */
+void eng_draft_load_all(struct eng_drafting *g);                /* the unloaded ones, as far as possible */
 
 /* ---- text_rows.c: which tokens of a sequence a network has computed -------------------------------------- */
 

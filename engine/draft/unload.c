@@ -9,14 +9,23 @@
 #include "engine/draft/internal.h"
 
 #include <math.h>
+#include <time.h>
 
 #define STEPS_TO_MEAN 64 /* the number of due sequences is averaged over so many steps */
+#define MAX_WAITS     50 /* for reads of experts that a drafter's memory holds */
+#define WAIT_NS       200000
+
+/* With a device that has its own memory drafters are there, where their memory cannot hold experts of the store. */
+static bool can_be_unloaded(const struct eng_drafter *d)
+{
+    return d->kind->unload && !d->drafting->host.split->device.total;
+}
 
 static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     struct eng_extra its = eng_drafter_need(d);
     size_t kv = g->host.split->device.total ? 0 : (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
-    return its.weights + its.step + kv; /* of the host: a device's memory cannot hold other experts of the store */
+    return its.weights + its.step + kv;
 }
 
 /* returned_bytes, and the memory of the drafter's own experts in the store, by their share of all experts. */
@@ -30,25 +39,36 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g)
 {
     size_t bytes = 0;
     for (int i = 0; i < g->n_drafter && g->opt.gamma == ENG_GAMMA_AUTO; i++)
-        if (g->drafter[i]->kind->unload)
+        if (can_be_unloaded(g->drafter[i]))
             bytes += returned_bytes(g, g->drafter[i]);
     return bytes;
+}
+
+/* The number of experts that fit in the drafter's memory. */
+static double n_fitting(const struct eng_drafting *g, const struct eng_drafter *d)
+{
+    double all = (double)moe_model_shape(g->host.model)->expert_bytes;
+    return (double)freed_expert_bytes(g, d) / all * g->host.split->n_expert;
+}
+
+/* The time of a plain step if so many experts are on disk, of those on disk when all drafters are loaded. */
+static double plain_ns(const struct eng_drafting *g, double on_disk, double on_disk_at_most)
+{
+    struct spec_cost_model c = g->cost;
+    c.disk_ns *= fmax(0, on_disk) / on_disk_at_most;
+    return spec_cost_pass_ns(&c, g->due_mean, 0, 0) + spec_cost_choose_ns(&c, g->due_mean);
 }
 
 /* The share by which a plain step would be shorter with the drafter's memory for experts; of an unloaded one: is shorter. */
 static double memory_value(const struct eng_drafting *g, const struct eng_drafter *d)
 {
-    const struct moe_shape *shape = moe_model_shape(g->host.model);
-    struct spec_cost_model more = g->cost; /* of the split with all drafters loaded */
-    if (g->cost.disk_ns <= 0)
+    double on_disk = eng_split_on_disk(g->host.split), at_most = on_disk, its = n_fitting(g, d);
+    for (int i = 0; i < g->n_drafter; i++)
+        at_most += g->drafter[i]->memory.unloaded ? n_fitting(g, g->drafter[i]) : 0;
+    on_disk += d->memory.unloaded ? its : 0;
+    if (g->cost.disk_ns <= 0 || on_disk <= 0)
         return 0;
-    double n = g->host.split->n_expert, missing = eng_split_on_disk(g->host.split);
-    double fit = (double)freed_expert_bytes(g, d) / (double)shape->expert_bytes * n;
-    if (d->memory.unloaded)
-        missing += fit;
-    more.disk_ns *= missing > fit ? 1 - fit / missing : 0;
-    double now = spec_cost_pass_ns(&g->cost, g->due_mean, 0, 0) + spec_cost_choose_ns(&g->cost, g->due_mean);
-    return 1 - (spec_cost_pass_ns(&more, g->due_mean, 0, 0) + spec_cost_choose_ns(&more, g->due_mean)) / now;
+    return 1 - plain_ns(g, on_disk - its, at_most) / plain_ns(g, on_disk, at_most);
 }
 
 /* ---- unloading, and loading again ------------------------------------------------------------------------- */
@@ -77,7 +97,7 @@ static void give_memory(struct eng_drafting *g, struct eng_drafter *d)
 {
     kn_assert(!d->memory.unloaded);
     d->kind->unload(d);
-    spec_memory_set_loaded(&d->memory, false);
+    spec_memory_unloaded(&d->memory);
     if (!moe_model_store(g->host.model))
         return;
     off_store_grow(moe_model_store(g->host.model), returned_bytes(g, d));
@@ -90,15 +110,28 @@ void eng_draft_unload(struct eng_drafting *g, int drafter)
     give_memory(g, g->drafter[drafter]);
 }
 
+/* Takes the drafter's memory back from the store. Reads that have begun there end soon, and between two steps only the threads
+ * that fill the store begin others. */
+static bool take_memory(struct off_store *store, size_t bytes)
+{
+    int n = 0;
+    while (!off_store_shrink(store, bytes)) {
+        if (++n > MAX_WAITS)
+            return false;
+        nanosleep(&(struct timespec){ .tv_nsec = WAIT_NS }, NULL);
+    }
+    return true;
+}
+
 bool eng_draft_load_again(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
     struct off_store *store = moe_model_store(g->host.model);
-    if (d->broken || !d->memory.unloaded || (store && !off_store_shrink(store, returned_bytes(g, d))))
+    if (d->broken || !d->memory.unloaded || (store && !take_memory(store, returned_bytes(g, d))))
         return false;
     if (store)
         set_split(g, d, false);
-    spec_memory_set_loaded(&d->memory, true);
+    spec_memory_loaded(&d->memory);
     int error = d->kind->load(d);
     if (!error)
         return true;
@@ -107,28 +140,32 @@ bool eng_draft_load_again(struct eng_drafting *g, int drafter)
     return false;
 }
 
+void eng_draft_load_all(struct eng_drafting *g)
+{
+    for (int i = 0; i < g->n_drafter; i++)
+        eng_draft_load_again(g, i);
+}
+
 /* ---- the account ------------------------------------------------------------------------------------------ */
 
-/* The time that plans with the drafter have saved so far; the plan of all drafters counts for each of them. */
+/* The time that the step's drafts have saved, in equal parts for the networks that drafted.  If they only read sequences: less
+ * than nothing. */
 static double saved_ns(const struct eng_drafting *g, const struct eng_drafter *d)
 {
-    struct spec_account a;
-    double ns = 0;
-    for (int arm = 0; arm < eng_arm_count(g); arm++)
-        if (eng_arm_drafters(g, arm) >> d->number & 1) {
-            spec_control_account(g->control, arm, &a);
-            ns += a.saved_ns;
-        }
-    return ns;
+    int asked = eng_arm_drafters(g, g->decision.drafter) & eng_draft_loaded(g), n = 0;
+    for (int i = 0; i < g->n_drafter; i++)
+        n += g->drafter[i]->kind->unload && asked >> i & 1;
+    if (!(asked >> d->number & 1))
+        return 0;
+    return (g->no_draft_ready ? -(double)g->draft_ns : spec_control_saved_ns(g->control)) / n;
 }
 
 static void unload_and_say(struct eng_drafting *g, struct eng_drafter *d, double value)
 {
-    char why[256];
-    spec_control_set_memory_value(g->control, d->number, value);
-    spec_account_text(g->control, d->number, why, sizeof why);
-    kn_say(KN_LOG_INFO, "%s; its %.0f MiB go to the expert cache until it promises more: steps are %.1f %% shorter",
-           why, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value);
+    kn_say(
+        KN_LOG_INFO,
+        "%s: its drafts save less time than its %.0f MiB as expert cache (%.1f %%): experts have them until it promises more",
+        d->name, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value);
     eng_draft_unload(g, d->number);
 }
 
@@ -140,38 +177,46 @@ static double promise(const struct eng_drafting *g, const struct eng_drafter *d)
         g->due_number[i] = g->outcome[i].session;
     for (int arm = 0; arm < eng_arm_count(g); arm++)
         if (eng_arm_drafters(g, arm) >> d->number & 1)
-            most = fmax(most, spec_control_promise(g->control, arm, g->due_number, g->n_due));
+            most = fmax(most, spec_control_promise(g->control, arm, g->due_number, g->n_due, arm == d->number));
     return most;
 }
 
-static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, double value, double step_ns)
+static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, const struct spec_memory_step *s)
 {
     double gain = promise(g, d);
     uint64_t start = kn_now_ns();
-    if (!spec_memory_pays(gain, value) || !eng_draft_load_again(g, d->number))
+    if (!spec_memory_pays(gain, s->value) || !eng_draft_load_again(g, d->number))
         return;
-    d->memory.lost += (double)(kn_now_ns() - start) / step_ns;
+    d->memory.lost += s->plain_ns > 0 ? (double)(kn_now_ns() - start) / s->plain_ns : 0;
     kn_say(KN_LOG_INFO, "%s: loaded again: its drafts promise a gain of %.2f", d->name, gain);
+}
+
+static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns, double saved)
+{
+    struct spec_memory_step s = { .value = memory_value(g, d),
+                                  .step_ns = step_ns,
+                                  .plain_ns = g->decision.off_ns > 0 ? g->decision.off_ns : step_ns,
+                                  .saved_ns = saved };
+    spec_control_set_memory_value(g->control, d->number, s.value);
+    switch (spec_memory_learn(&d->memory, &s)) {
+    case SPEC_MEMORY_UNLOAD:
+        unload_and_say(g, d, s.value);
+        break;
+    case SPEC_MEMORY_MAY_LOAD:
+        load_if_promising(g, d, &s);
+        break;
+    case SPEC_MEMORY_STAY:
+        break;
+    }
 }
 
 void eng_draft_weigh_memory(struct eng_drafting *g, double step_ns)
 {
-    bool known = g->decision.why != SPEC_WHY_LEARN && g->decision.why != SPEC_WHY_REFRESH;
-    g->due_mean += (g->n_due - g->due_mean) / STEPS_TO_MEAN;
-    for (int i = 0; i < g->n_drafter; i++) {
-        struct eng_drafter *d = g->drafter[i];
-        double value = d->kind->unload ? memory_value(g, d) : 0;
-        if (!d->kind->unload)
-            continue;
-        switch (spec_memory_step(&d->memory, value, step_ns, saved_ns(g, d), known && g->usable >> i & 1)) {
-        case SPEC_MEMORY_UNLOAD:
-            unload_and_say(g, d, value);
-            break;
-        case SPEC_MEMORY_MAY_LOAD:
-            load_if_promising(g, d, value, step_ns);
-            break;
-        case SPEC_MEMORY_STAY:
-            break;
-        }
-    }
+    g->due_mean += (g->n_due - g->due_mean) / (g->due_mean > 0 ? STEPS_TO_MEAN : 1);
+    double saved[ENG_DRAFTERS_MOST] = { 0 };
+    for (int i = 0; i < g->n_drafter && g->decision.drafter != SPEC_OFF; i++)
+        saved[i] = saved_ns(g, g->drafter[i]); /* of all, before one is unloaded */
+    for (int i = 0; i < g->n_drafter; i++)
+        if (can_be_unloaded(g->drafter[i]) && !(g->drafter[i]->broken && g->drafter[i]->memory.unloaded))
+            weigh(g, g->drafter[i], step_ns, saved[i]);
 }

@@ -552,6 +552,66 @@ static void memory_has_its_price(void **state)
     spec_control_close(c);
 }
 
+/* The gain that an unloaded drafter promises: as its drafts were; as they may be, if none were made; none where the time of a
+ * plain step is not known. */
+static void who_is_away_promises(void **state)
+{
+    (void)state;
+    struct machine m = machines[4];
+    struct machine_drafter d = model(&m, 0.3, 0.6);
+    struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
+    struct spec_decision decision;
+    const int session[8] = { 0, 1, 2, 3, 4, 5, 6, 7 };
+    char line[512];
+    assert_true(spec_control_promise(c, 0, session, 1, true) == 1);
+    spec_control_disable(c, 0, true);
+    machine_seed = 3;
+    assert_true(machine_go(c, &m, &d, 1, 100, NULL, NULL).n_on == 0);
+    assert_true(spec_control_promise(c, 0, session, 1, true) > 1.1);
+    assert_true(spec_control_promise(c, 0, session, 1, false) == 1);
+    spec_control_disable(c, 0, false);
+    machine_go(c, &m, &d, 1, 2000, NULL, NULL);
+    spec_control_disable(c, 0, true);
+    assert_int_equal(machine_go(c, &m, &d, 1, 500, NULL, NULL).n_on, 0);
+    double gain = spec_control_promise(c, 0, session, 1, false);
+    assert_true(gain > 1.02 && gain < 1.4);
+    assert_true(spec_control_promise(c, 0, session, 8, true) == 1); /* no step of eight was seen */
+
+    spec_control_decide_plain(c, 1, 0, SPEC_WHY_UNLOADED, &decision);
+    assert_true(decision.why == SPEC_WHY_UNLOADED && decision.drafter == SPEC_OFF && decision.n_due == 1);
+    assert_true(decision.off_ns > 0 && decision.loss_limit_ns > 0 && decision.lost_ns >= 0);
+    assert_true(decision.target.rows == 2);
+    spec_decision_text(c, &decision, line, sizeof line);
+    assert_non_null(strstr(line, "draft: off (the drafters' memory holds experts until they promise more)"));
+    spec_control_close(c);
+
+    d.accept = 0;
+    c = open_for(&d, 1, SPEC_COUPLED);
+    machine_go(c, &m, &d, 1, 3000, NULL, NULL);
+    assert_true(spec_control_promise(c, 0, session, 1, true) == 1);
+    spec_control_close(c);
+}
+
+/* Saved time is that of the last step. */
+static void what_a_step_saved(void **state)
+{
+    (void)state;
+    struct machine m = machines[4];
+    struct machine_drafter d = model(&m, 0.3, 0.6);
+    struct spec_control *c = open_for(&d, 1, SPEC_COUPLED);
+    machine_seed = 3;
+    double all = 0;
+    int n_on = 0;
+    for (int i = 0; i < 2000; i++) {
+        struct machine_run r = machine_go(c, &m, &d, 1, 1, NULL, NULL);
+        assert_true(r.n_on || spec_control_saved_ns(c) == 0);
+        all += spec_control_saved_ns(c);
+        n_on += r.n_on;
+    }
+    assert_true(n_on > 100 && all > 0);
+    spec_control_close(c);
+}
+
 /* ---- decisions by hand ---------------------------------------------------------------------------------------- */
 
 /* A step of n sequences that took ns, without drafts. */
@@ -851,6 +911,8 @@ int main(void)
         cmocka_unit_test(better_drafter_is_found),
         cmocka_unit_test(free_drafts_are_taken_when_there_are_any),
         cmocka_unit_test(memory_has_its_price),
+        cmocka_unit_test(who_is_away_promises),
+        cmocka_unit_test(what_a_step_saved),
         cmocka_unit_test(starts_off_and_says_why),
         cmocka_unit_test(does_as_told),
         cmocka_unit_test(other_rules_are_decided_beforehand),

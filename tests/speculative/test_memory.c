@@ -16,36 +16,39 @@
 struct machine {
     double value, gain; /* of its memory; of drafts, as they are */
     double promised;    /* gain that is expected of them */
-    double load_steps;  /* time of loading it again */
+    double load_steps;  /* time of loading it again, and of reading the sequences, in plain steps */
+    double n_token;     /* plain steps' tokens of a step with drafts; 0: one plain step's */
 };
 
 struct result {
-    double ns, none_ns; /* time taken, and without the drafter at all */
+    double ns, none_ns; /* time taken; and without the drafter at all, for the same tokens */
     int n_loaded, n_step;
     int n_unload, n_load, first_unload; /* first_unload: the step; 0: none */
 };
 
-static double saved_ns;
-
+/* Without the drafter's memory a plain step takes 1. */
 static void go(struct spec_memory *m, const struct machine *a, int n_step, struct result *r)
 {
     for (int i = 1; i <= n_step; i++) {
-        double plain = m->unloaded ? 1 : 1 / (1 - a->value), took = m->unloaded ? 1 : plain / a->gain;
-        saved_ns += plain - took;
+        double plain = m->unloaded ? 1 : 1 / (1 - a->value), n = !m->unloaded && a->n_token > 0 ? a->n_token : 1;
+        double took = m->unloaded ? 1 : n * plain / a->gain;
         r->ns += took;
-        r->none_ns += 1;
+        r->none_ns += n;
         r->n_loaded += !m->unloaded;
         r->n_step++;
-        enum spec_memory_move move = spec_memory_step(m, a->value, took, saved_ns, true);
+        struct spec_memory_step s = {
+            .value = a->value, .step_ns = took, .plain_ns = plain, .saved_ns = n * plain - took
+        };
+        enum spec_memory_move move = spec_memory_learn(m, &s);
         if (move == SPEC_MEMORY_UNLOAD) {
             assert_false(m->unloaded);
-            spec_memory_set_loaded(m, false);
+            spec_memory_unloaded(m);
             r->n_unload++;
             r->first_unload = r->first_unload ? r->first_unload : i;
         }
         if (move == SPEC_MEMORY_MAY_LOAD && spec_memory_pays(a->promised, a->value)) {
             assert_true(m->unloaded);
-            spec_memory_set_loaded(m, true);
+            spec_memory_loaded(m);
             m->lost += a->load_steps;
             r->ns += a->load_steps;
             r->n_load++;
@@ -57,43 +60,49 @@ static struct result run(struct machine a, int n_step)
 {
     struct spec_memory m = { 0 };
     struct result r = { 0 };
-    saved_ns = 0;
     go(&m, &a, n_step, &r);
     return r;
 }
 
-/* The loss is four steps, or that of 64 steps if they lose more, and 0.8 % of the time. */
+/* The loss is that of 64 steps, and four steps, and 0.8 % of the time. */
 static void a_useless_one_goes(void **state)
 {
-    static const double value[] = { 0.009, 0.02, 0.036, 0.06, 0.1, 0.3 };
+    static const double value[] = { 0.011, 0.02, 0.036, 0.06, 0.1, 0.3 };
     (void)state;
     for (size_t i = 0; i < sizeof value / sizeof *value; i++) {
         struct machine a = { .value = value[i], .gain = 1, .promised = 1 };
         struct result r = run(a, 10000);
-        double least = 64 * value[i] / (1 - value[i]);
         assert_int_equal(r.n_unload, 1);
-        assert_true(r.first_unload >= 64);
-        assert_true(r.ns - r.none_ns <= fmax(5, least) + 0.01 * r.none_ns);
-        assert_true(i == 0 || r.ns / r.none_ns < 1.0085);
+        assert_true(r.first_unload > 64);
+        assert_true(r.ns - r.none_ns <= 64 * value[i] / (1 - value[i]) + 5 + 0.008 * r.first_unload);
         if (value[i] >= 0.036)
-            assert_true(r.first_unload < 160);
+            assert_true(r.first_unload < 64 + 150);
     }
-    struct result r = run((struct machine){ .value = 0.008, .gain = 1, .promised = 1 }, 10000);
-    assert_int_equal(r.n_unload, 0); /* that little is allowed */
+}
+
+/* Where the memory holds few experts more, or none are on disk, a drafter stays, even one whose drafts lose. */
+static void who_takes_nothing_stays(void **state)
+{
+    (void)state;
+    for (double value = 0; value < 0.01; value += 0.003) {
+        struct result r = run((struct machine){ .value = value, .gain = 0.8, .promised = 1 }, 10000);
+        assert_int_equal(r.n_unload, 0);
+    }
 }
 
 static void who_gains_stays(void **state)
 {
     (void)state;
-    for (double value = 0.01; value < 0.35; value += 0.03) {
-        struct machine a = { .value = value, .gain = 1 / (1 - value) + 0.01, .promised = 1.5 };
-        struct result r = run(a, 5000);
-        assert_int_equal(r.n_unload, 0);
-        a.gain = 1 / (1 - value) - 0.03; /* less than is allowed */
-        a.promised = 1;
-        r = run(a, 5000);
-        assert_int_equal(r.n_unload, 1);
-    }
+    for (double value = 0.01; value < 0.35; value += 0.03)
+        for (int n_token = 1; n_token < 8; n_token += 3) { /* steps with drafts may be long */
+            struct machine a = { .value = value, .gain = 1 / (1 - value) + 0.01, .promised = 1.5, .n_token = n_token };
+            struct result r = run(a, 5000);
+            assert_int_equal(r.n_unload, 0);
+            a.gain = 1 / (1 - value) - 0.03; /* less than is allowed */
+            a.promised = 1;
+            r = run(a, 5000);
+            assert_int_equal(r.n_unload, 1);
+        }
 }
 
 /* A drafter that always promises more than it holds is loaded again and again, for 0.8 % of the time. */
@@ -101,44 +110,65 @@ static void broken_promises_cost_little(void **state)
 {
     (void)state;
     for (double value = 0.02; value < 0.35; value += 0.03)
-        for (int slow = 0; slow < 2; slow++) {
-            struct machine a = { .value = value, .gain = 1, .promised = 2, .load_steps = slow ? 10 : 0.3 };
-            struct result r = run(a, 20000);
+        for (int slow = 0; slow < 3; slow++) {
+            struct machine a = {
+                .value = value, .gain = 1, .promised = 2, .load_steps = slow ? 10 * slow * slow : 0.3
+            };
+            struct result r = run(a, 50000);
             assert_true(r.n_load >= 1);
-            assert_true(r.ns / r.none_ns < 1.012);
+            assert_true((r.ns - r.none_ns) / r.none_ns < 0.008 + (64 * value / (1 - value) + 5 + a.load_steps) / 50000);
             assert_true(r.n_loaded >= 64 * r.n_load);
         }
 }
 
-/* By night one sequence, whose drafts lose; by day many, whose drafts gain: back in the morning, and at once. */
+/* By night one sequence, whose drafts lose; by day many, whose drafts gain: back in the morning, and it stays, though it takes
+ * the time of 40 steps to read it and the sequences. */
 static void it_is_back_by_day(void **state)
 {
     (void)state;
-    struct machine night = { .value = 0.05, .gain = 1, .promised = 0.9, .load_steps = 0.5 },
-                   day = { .value = 0.04, .gain = 1.4, .promised = 1.3, .load_steps = 0.5 };
-    struct spec_memory m = { 0 };
-    saved_ns = 0;
-    for (int i = 0; i < 5; i++) {
-        struct result dark = { 0 }, light = { 0 };
-        go(&m, &night, 3000, &dark);
-        assert_true(m.unloaded);
-        assert_int_equal(dark.n_unload, 1);
-        assert_true(dark.ns / dark.none_ns < 1.003);
-        go(&m, &day, 3000, &light);
-        assert_true(!m.unloaded && light.n_load == 1 && light.n_unload == 0);
-        assert_true(light.n_loaded > 3000 - 17);
-        assert_true(light.none_ns / light.ns > 1.3);
+    for (double load_steps = 0.5; load_steps < 50; load_steps += 39.5) {
+        struct machine night = { .value = 0.05, .gain = 1, .promised = 0.9, .load_steps = load_steps },
+                       day = { .value = 0.04, .gain = 1.4, .promised = 1.3, .load_steps = load_steps };
+        struct spec_memory m = { 0 };
+        for (int i = 0; i < 5; i++) {
+            struct result dark = { 0 }, light = { 0 };
+            go(&m, &night, 6000, &dark);
+            assert_true(m.unloaded);
+            assert_int_equal(dark.n_unload, 1);
+            assert_true(dark.ns / dark.none_ns < 1.003);
+            go(&m, &day, 6000, &light);
+            assert_true(!m.unloaded && light.n_load == 1 && light.n_unload == 0);
+            assert_true(light.n_loaded > 6000 - 17);
+            assert_true(light.none_ns / light.ns > 1.3);
+        }
     }
 }
 
-/* Steps in which nothing could be drafted are no reason to unload, but count as lost. */
-static void who_could_not_draft_waits(void **state)
+/* The first steps after a load are not held against it, but are paid off before the next. */
+static void it_is_given_time(void **state)
 {
     (void)state;
     struct spec_memory m = { 0 };
+    struct spec_memory_step reads = { .value = 0.05, .step_ns = 3, .plain_ns = 1, .saved_ns = -2 },
+                            gains = { .value = 0.05, .step_ns = 2, .plain_ns = 1, .saved_ns = 1 };
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
     for (int i = 0; i < 1000; i++)
-        assert_int_equal(spec_memory_step(&m, 0.05, 1, 0, i >= 900 && i < 963), SPEC_MEMORY_STAY);
-    assert_int_equal(spec_memory_step(&m, 0.05, 1, 0, true), SPEC_MEMORY_UNLOAD);
+        assert_int_equal(spec_memory_learn(&m, &gains), SPEC_MEMORY_STAY);
+    spec_memory_unloaded(&m);
+    spec_memory_loaded(&m);
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
+    assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
+    assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_UNLOAD);
+    spec_memory_unloaded(&m);
+    struct spec_memory_step plain = { .value = 0.05, .step_ns = 1, .plain_ns = 1 };
+    double lost = m.lost;
+    assert_true(lost > 66 * 2);
+    int n = 1;
+    while (spec_memory_learn(&m, &plain) != SPEC_MEMORY_MAY_LOAD)
+        n++;
+    assert_in_range(n, lost / 0.008 - 2, lost / 0.008 + 17);
 }
 
 static void a_promise_must_beat_the_memory(void **state)
@@ -153,9 +183,13 @@ static void a_promise_must_beat_the_memory(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_useless_one_goes),          cmocka_unit_test(who_gains_stays),
-        cmocka_unit_test(broken_promises_cost_little), cmocka_unit_test(it_is_back_by_day),
-        cmocka_unit_test(who_could_not_draft_waits),   cmocka_unit_test(a_promise_must_beat_the_memory),
+        cmocka_unit_test(a_useless_one_goes),
+        cmocka_unit_test(who_takes_nothing_stays),
+        cmocka_unit_test(who_gains_stays),
+        cmocka_unit_test(broken_promises_cost_little),
+        cmocka_unit_test(it_is_back_by_day),
+        cmocka_unit_test(it_is_given_time),
+        cmocka_unit_test(a_promise_must_beat_the_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

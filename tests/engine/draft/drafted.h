@@ -101,6 +101,8 @@ static inline void same_tree(const struct spec_tree *a, const struct spec_tree *
     assert_memory_equal(a->survival, b->survival, n * sizeof *a->survival);
 }
 
+static void (*before_pass)(struct eng_engine *e); /* that is recorded; or NULL */
+
 /* Records each pass of one session after its prompt: number of tokens and draft tree. Returns the number of passes. */
 static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_t *text, int n_most)
 {
@@ -110,6 +112,8 @@ static inline int record(struct eng_engine *e, const struct eng_ids *ids, int32_
         step(e);
     while (n < n_most && eng_session_runs(s)) {
         pass[n].n_token = s->seq.n_token;
+        if (before_pass)
+            before_pass(e);
         step(e);
         if (!eng_session_runs(s))
             break;
