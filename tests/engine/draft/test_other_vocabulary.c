@@ -159,7 +159,7 @@ static void exchanged_ids_draft_the_same(void **state)
     int n = answer_with(DRAFT, a, &n_a);
     uint64_t accepted = n_accepted, steps = n_steps;
     memcpy(own, pass, sizeof own);
-    before_pass = reload; /* the text is computed anew */
+    before_pass = reload; /* it computes all of the text again */
     int k = answer_with(exchanged, b, &n_b);
     before_pass = NULL;
     assert_true(n >= 20 && accepted > 20);
