@@ -190,8 +190,7 @@ static void meddle(struct eng_engine *e)
         eng_set_gamma(e, autos ? below(2) ? below(9) : ENG_GAMMA_AUTO : below(opened.gamma + 1));
     if (which == 1 && opened.dsi)
         eng_set_dsi(e, mode[below(3)], below(6));
-    if (which >= 2 && which < 10 && autos && drafter < opened.n_draft &&
-        e->drafting->drafter[drafter]->kind->unload) {
+    if (which >= 2 && which < 10 && autos && drafter < opened.n_draft && e->drafting->drafter[drafter]->kind->unload) {
         if (e->drafting->drafter[drafter]->memory.unloaded) {
             told->n_back += eng_draft_load_again(e->drafting, drafter);
         } else {
