@@ -220,7 +220,6 @@ enum spec_verdict {
 
 struct spec_account {
     enum spec_verdict verdict;
-    uint64_t n_all;                         /* steps, with any drafter or none */
     uint64_t n_step, n_drafted, n_accepted; /* steps with this drafter, its nodes verified, its nodes accepted */
     double accepted[SPEC_DEPTHS];           /* recent share of drafts accepted to at least depth i + 1 */
     double gain;                            /* recent: plain steps' time for the same tokens over time taken */

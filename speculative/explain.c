@@ -102,8 +102,7 @@ void spec_control_account(const struct spec_control *c, int drafter, struct spec
 {
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
     const struct spec_arm *a = &c->arm[drafter];
-    *out = (struct spec_account){ .n_all = c->n_learnt,
-                                  .n_step = a->n_step,
+    *out = (struct spec_account){ .n_step = a->n_step,
                                   .n_drafted = a->n_drafted,
                                   .n_accepted = a->n_accepted,
                                   .gain = a->took_ns > 0 ? a->plain_ns / a->took_ns : 1,

@@ -343,7 +343,7 @@ struct spec_control {
     double stall_ns, stall_bytes;     /* recent: time waiting for experts, bytes read */
     double stall_pass_ns;             /* recent: time of the same passes */
     double (*hope)[SPEC_DEPTHS];      /* [n_session] during planning: survival by depth */
-    uint64_t step, n_learnt;
+    uint64_t step;
     uint64_t
         n_since_plain[2][SPEC_SIZES]; /* steps since the last one without drafts: without prompt rows, and with them */
     struct {

@@ -302,7 +302,6 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
         n_accepted += s->outcome[i].n_accepted;
     }
     bool known = spec_passes_has_near_size(&c->passes, s->n_due, s->n_beside);
-    c->n_learnt++;
     c->saved_ns = 0;
     if (known || (drafter != SPEC_OFF && c->last.off_ns > 0))
         charge_account(c, s, n_drafted, n_accepted, known);

@@ -140,10 +140,10 @@ static struct eng_thread_report some_view(void)
     for (int i = SPEC_WHY_FIXED; i < SPEC_WHY_COUNT; i++)
         v.drafts.n_decision[i] = 10 + (uint64_t)i;
     v.drafts.choice[0] = (struct eng_draft_choice){
-        "model", 0, ENG_DRAFTER_ASKED, 3, { SPEC_VERDICT_PAYS, 90, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 }
+        "model", 0, ENG_DRAFTER_ASKED, 3, { SPEC_VERDICT_PAYS, 20, 40, 25, { 0.9, 0.5, 0.25 }, 1.5, 0 }
     };
     v.drafts.choice[1] = (struct eng_draft_choice){
-        "model", 1, ENG_DRAFTER_UNLOADED, 0, { SPEC_VERDICT_MEMORY_WORTH_MORE, 90, 7, 10, 6, { 0.9 }, 1.01, 0.1 }
+        "model", 1, ENG_DRAFTER_UNLOADED, 0, { SPEC_VERDICT_MEMORY_WORTH_MORE, 7, 10, 6, { 0.9 }, 1.01, 0.1 }
     };
     v.drafts.choice[2] = (struct eng_draft_choice){ "ngram", 0, ENG_DRAFTER_BROKEN, 0, { .gain = 1 } };
     v.drafts.choice[3] = (struct eng_draft_choice){
