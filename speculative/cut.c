@@ -124,7 +124,7 @@ struct node_cost {
     double row_ns, load_ns;
     double mean_missing;             /* missing experts of an average node */
     double not_loaded;               /* share of them that the nodes taken so far have not loaded */
-    double not_loaded_by_unnumbered; /* the same, of the nodes taken whose experts have no numbers */
+    double not_loaded_by_unnumbered; /* the same, of the nodes taken with experts without numbers */
 };
 
 static const struct spec_need *need_of(const struct spec_cut *cut, int node)

@@ -404,9 +404,12 @@ static void cut(struct eng_drafting *g)
             spec_tree_prune(&g->due[i]->draft->tree, g->cut[i].keep, g->cut[i].blind);
 }
 
-static void explain(const struct eng_drafting *g)
+static void explain_change(const struct eng_drafting *g, const struct spec_decision *before)
 {
+    const struct spec_decision *now = &g->decision;
     char line[ENG_EXPLAIN_BYTES];
+    if (!g->opt.explain || (before->drafter == now->drafter && before->depth == now->depth && before->why == now->why))
+        return;
     eng_draft_explain(g, line, sizeof line);
     kn_say(KN_LOG_INFO, "%s", line);
 }
@@ -446,9 +449,7 @@ static void draft_as_decided(struct eng_drafting *g, int n_beside)
     spec_control_set_context(g->control, g->n_position / g->n_due);
     struct spec_decision before = g->decision;
     spec_control_decide(g->control, g->due_number, g->n_due, n_beside, &g->decision, g->n_node);
-    if (g->opt.explain &&
-        (before.drafter != g->decision.drafter || before.depth != g->decision.depth || before.why != g->decision.why))
-        explain(g);
+    explain_change(g, &before);
     if (g->decision.drafter == SPEC_OFF)
         return;
     g->no_draft_ready = true;
@@ -481,7 +482,6 @@ void eng_draft_begin(struct eng_drafting *g)
 {
     g->n_due = g->n_row = 0;
     g->usable = 0;
-    g->lacks_unloaded = false;
     g->n_position = 0;
     g->no_draft_ready = false;
     g->draft_ns = 0;
@@ -502,27 +502,30 @@ void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
     spec_tree_clear(&s->draft->tree);
     s->draft->drafter_prefilling = false;
     g->n_position += s->n_token;
-    g->usable |= s->draft->usable & eng_draft_loaded(g);
-    g->lacks_unloaded |= (s->draft->usable & eng_draft_unloaded(g)) != 0;
+    g->usable |= s->draft->usable;
     g->due[g->n_due++] = s;
 }
 
-/* For no sequence a drafter may draft; the controller learns the time of the step. */
-static void decide_plain(struct eng_drafting *g, int n_beside)
+/* No drafter may draft for any sequence; the controller learns the time of the step. unloaded: one might if it were loaded. */
+static void decide_plain(struct eng_drafting *g, int n_beside, bool unloaded)
 {
-    enum spec_why before = g->decision.why, why = g->lacks_unloaded ? SPEC_WHY_UNLOADED : SPEC_WHY_NONE_DUE;
+    struct spec_decision before = g->decision;
+    enum spec_why why = unloaded ? SPEC_WHY_UNLOADED : SPEC_WHY_NONE_DUE;
     spec_control_set_context(g->control, g->n_position / g->n_due);
     spec_control_decide_plain(g->control, g->n_due, n_beside, why, &g->decision);
-    g->counts.n_decision[why] += g->lacks_unloaded;
-    if (g->opt.explain && g->lacks_unloaded && before != why)
-        explain(g);
+    if (!unloaded)
+        return;
+    g->counts.n_decision[why]++;
+    explain_change(g, &before);
 }
 
 void eng_draft_make(struct eng_drafting *g)
 {
+    bool unloaded = g->usable & eng_draft_unloaded(g);
+    g->usable &= eng_draft_loaded(g);
     eng_prefetch_request(g);
     if (!g->usable && g->n_due && eng_draft_controller_is_on(g))
-        decide_plain(g, g->n_row - g->n_due);
+        decide_plain(g, g->n_row - g->n_due, unloaded);
     if (!g->usable || g->opt.gamma == 0)
         return;
     uint64_t start = kn_now_ns();

@@ -27,7 +27,7 @@
  *     prefetch.c       experts of the rows to come are requested before the pass
  *     cost.c           the expected cost of drafts, the controller's first estimate
  *     fit.c            fits the cost model to passes of requests, and keeps it beside the model
- *     unload.c         drafters whose memory is worth more as expert cache are unloaded, and loaded again
+ *     unload.c         unloads a drafter if its memory is worth more as expert cache, and loads it again
  *
  * One thread calls this: the engine's. Memory is taken at open and load, and when unload.c loads a drafter again; nothing else
  * is allocated in a step. */

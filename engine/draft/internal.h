@@ -177,11 +177,10 @@ struct eng_drafting {
 
     struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
     int n_due, n_row;     /* n_row: rows of the pass without drafts */
-    uint8_t usable; /* bit i: drafter i is loaded and may draft for one of them; 0: a plain step, and no decision */
-    bool lacks_unloaded;  /* an unloaded drafter might draft for one of them */
-    double n_position;    /* positions of context of the due sequences */
-    bool works_beside;    /* a drafter works during the pass under way */
-    int *due_number;      /* [n_parallel] their seats' numbers */
+    uint8_t usable;    /* bit i: drafter i is loaded and may draft for one of them; 0: a plain step, and no decision */
+    double n_position; /* positions of context of the due sequences */
+    bool works_beside; /* a drafter works during the pass under way */
+    int *due_number;   /* [n_parallel] their seats' numbers */
     int *n_node, *n_part; /* [n_parallel] by due sequence: most nodes of its tree; most that the next drafter adds */
     struct spec_decision decision;
     struct spec_cut *cut;                 /* [n_parallel] */

@@ -24,8 +24,7 @@ static bool can_be_unloaded(const struct eng_drafter *d)
 static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
 {
     struct eng_extra its = eng_drafter_need(d);
-    size_t kv = g->host.split->device.total ? 0 : (its.slot - its.kept) * (size_t)g->host.split->n_kv_slot;
-    return its.weights + its.step + kv;
+    return its.weights + its.step + eng_split_kv_bytes(g->host.split, its.slot - its.kept);
 }
 
 /* returned_bytes, and the memory of the drafter's own experts in the store, by their share of all experts. */
@@ -148,16 +147,20 @@ void eng_draft_load_all(struct eng_drafting *g)
 
 /* ---- the account ------------------------------------------------------------------------------------------ */
 
-/* The time that the step's drafts have saved, in equal parts for the networks that drafted.  If they only read sequences: less
- * than nothing. */
-static double saved_ns(const struct eng_drafting *g, const struct eng_drafter *d)
+/* The networks that were asked in the step, as bits. */
+static uint8_t networks_asked(const struct eng_drafting *g)
 {
-    int asked = eng_arm_drafters(g, g->decision.drafter) & eng_draft_loaded(g), n = 0;
+    int bits = g->decision.drafter == SPEC_OFF ? 0 : eng_arm_drafters(g, g->decision.drafter) & eng_draft_loaded(g);
     for (int i = 0; i < g->n_drafter; i++)
-        n += g->drafter[i]->kind->unload && asked >> i & 1;
-    if (!(asked >> d->number & 1))
-        return 0;
-    return (g->no_draft_ready ? -(double)g->draft_ns : spec_control_saved_ns(g->control)) / n;
+        if (!g->drafter[i]->kind->unload)
+            bits &= ~(1 << i);
+    return (uint8_t)bits;
+}
+
+/* The time that the step's drafts have saved, in equal parts for n networks.  If these only read sequences: less than nothing. */
+static double saved_by_each(const struct eng_drafting *g, int n)
+{
+    return n ? (g->no_draft_ready ? -(double)g->draft_ns : spec_control_saved_ns(g->control)) / n : 0;
 }
 
 static void unload_and_say(struct eng_drafting *g, struct eng_drafter *d, double value)
@@ -213,10 +216,9 @@ static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns,
 void eng_draft_weigh_memory(struct eng_drafting *g, double step_ns)
 {
     g->due_mean += (g->n_due - g->due_mean) / (g->due_mean > 0 ? STEPS_TO_MEAN : 1);
-    double saved[ENG_DRAFTERS_MOST] = { 0 };
-    for (int i = 0; i < g->n_drafter && g->decision.drafter != SPEC_OFF; i++)
-        saved[i] = saved_ns(g, g->drafter[i]); /* of all, before one is unloaded */
+    uint8_t asked = networks_asked(g); /* before one is unloaded */
+    double saved = saved_by_each(g, __builtin_popcount(asked));
     for (int i = 0; i < g->n_drafter; i++)
         if (can_be_unloaded(g->drafter[i]) && !(g->drafter[i]->broken && g->drafter[i]->memory.unloaded))
-            weigh(g, g->drafter[i], step_ns, saved[i]);
+            weigh(g, g->drafter[i], step_ns, asked >> i & 1 ? saved : 0);
 }

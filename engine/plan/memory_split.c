@@ -149,6 +149,11 @@ size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *
     return (d->total ? d->spare : bare->spare) / 2 + missing / DRAFTS_PART + beyond / DRAFTS_PART;
 }
 
+size_t eng_split_kv_bytes(const struct eng_split *split, size_t slot_bytes)
+{
+    return split->device.total ? 0 : slot_bytes * (size_t)split->n_kv_slot;
+}
+
 static void move(size_t *from, size_t *to, size_t bytes)
 {
     *from -= bytes;
@@ -157,8 +162,7 @@ static void move(size_t *from, size_t *to, size_t bytes)
 
 void eng_split_move(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes, bool to_experts)
 {
-    size_t bytes[] = { drafter->weights, drafter->step,
-                       split->device.total ? 0 : drafter->slot * (size_t)split->n_kv_slot };
+    size_t bytes[] = { drafter->weights, drafter->step, eng_split_kv_bytes(split, drafter->slot) };
     size_t *part[] = { &split->dense, &split->step, &split->kv };
     for (int i = 0; i < 3; i++)
         move(to_experts ? part[i] : &split->expert, to_experts ? &split->expert : part[i], bytes[i]);

@@ -167,6 +167,9 @@ int eng_plan_chunk(const struct eng_chunk_need *need);
  * memory. */
 size_t eng_plan_draft_room(const struct eng_split *bare, const struct eng_need *need);
 
+/* The host's bytes of a drafter's KV, with slot_bytes for a position; 0 with a device that has its own memory. */
+size_t eng_split_kv_bytes(const struct eng_split *split, size_t slot_bytes);
+
 /* Moves the memory of a drafter to the experts' part when it is unloaded, or back from it; its `slot` must exclude the bytes
  * that stay allocated.  expert_bytes: all experts of the model. */
 void eng_split_move(struct eng_split *split, const struct eng_extra *drafter, size_t expert_bytes, bool to_experts);

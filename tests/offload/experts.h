@@ -295,28 +295,46 @@ static inline void *dream(void *arg)
     return NULL;
 }
 
+/* Askers and a dreamer, each in a thread of its own. */
+#define MOST_ASKER 3
+struct askers {
+    struct asker *asker[MOST_ASKER];
+    struct dreamer dreamer;
+    pthread_t thread[MOST_ASKER], dreams;
+    int n;
+};
+
+static inline void begin_asking(struct askers *a, struct off_store *s, const struct model *m, int n)
+{
+    *a = (struct askers){ .dreamer.s = s, .n = n };
+    assert_int_equal(pthread_create(&a->dreams, NULL, dream, &a->dreamer), 0);
+    for (int i = 0; i < n; i++) {
+        a->asker[i] = open_asker(s, m);
+        a->asker[i]->random = (uint64_t)i;
+    }
+    for (int i = 0; i < n; i++)
+        assert_int_equal(pthread_create(&a->thread[i], NULL, ask_often, a->asker[i]), 0);
+}
+
+static inline void end_asking(struct askers *a)
+{
+    for (int i = 0; i < a->n; i++) {
+        pthread_join(a->thread[i], NULL);
+        assert_int_equal(a->asker[i]->n_wrong + a->asker[i]->n_failed, 0);
+        close_asker(a->asker[i]);
+    }
+    atomic_store(&a->dreamer.stop, true);
+    pthread_join(a->dreams, NULL);
+}
+
 /* Several askers at once over a model of three layers of eight experts. */
 static inline void ask_from_threads(const struct model *m, size_t bytes)
 {
     struct off_store *s;
-    struct asker *a[3];
-    struct dreamer d = { 0 };
-    pthread_t thread[3], dreamer;
+    struct askers a;
     assert_int_equal(open_store(&s, m, bytes), 0);
-    d.s = s;
-    assert_int_equal(pthread_create(&dreamer, NULL, dream, &d), 0);
-    for (int i = 0; i < 3; i++) {
-        a[i] = open_asker(s, m);
-        a[i]->random = (uint64_t)i;
-        assert_int_equal(pthread_create(&thread[i], NULL, ask_often, a[i]), 0);
-    }
-    for (int i = 0; i < 3; i++) {
-        pthread_join(thread[i], NULL);
-        assert_int_equal(a[i]->n_wrong + a[i]->n_failed, 0);
-        close_asker(a[i]);
-    }
-    atomic_store(&d.stop, true);
-    pthread_join(dreamer, NULL);
+    begin_asking(&a, s, m, 3);
+    end_asking(&a);
     off_store_close(s);
 }
 

@@ -146,17 +146,24 @@ static void a_limit_is_found_and_said(void **state)
     close_model(m);
 }
 
+/* A store with memory for some experts, which may grow by *room to hold all. */
+static struct off_store *open_growing(struct model *m, size_t *room)
+{
+    struct off_store *s;
+    device = fresh();
+    m->later = *room = all(m) - least(m);
+    assert_int_equal(open_store(&s, m, least(m) + *room / 4), 0);
+    return s;
+}
+
 /* Slots that are added later are pinned once they have been read to. */
 static void slots_of_a_store_that_grows(void **state)
 {
     (void)state;
     struct model *m = open_model(6, 7, 30);
-    struct off_store *s;
     struct off_stats stats;
-    size_t room = all(m) - least(m);
-    device = fresh();
-    m->later = room;
-    assert_int_equal(open_store(&s, m, least(m) + room / 4), 0);
+    size_t room;
+    struct off_store *s = open_growing(m, &room);
     off_store_pin(s, &device.base);
     wait_until_pinned(s, &stats);
     assert_int_equal(stats.pinned_bytes, stats.slot_bytes);
@@ -178,12 +185,9 @@ static void pinned_slots_are_not_taken_back(void **state)
 {
     (void)state;
     struct model *m = open_model(6, 7, 30);
-    struct off_store *s;
     struct off_stats stats;
-    size_t room = all(m) - least(m);
-    device = fresh();
-    m->later = room;
-    assert_int_equal(open_store(&s, m, least(m) + room / 4), 0);
+    size_t room;
+    struct off_store *s = open_growing(m, &room);
     wait_until_filled(s);
     off_store_grow(s, room / 4);
     ask_store(s, m, 120);

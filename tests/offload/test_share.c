@@ -567,21 +567,12 @@ static void a_store_shrinks_while_others_use_it(void **state)
     struct model *m = open_model(3, 8, 10);
     for (int n_node = 1; n_node <= 2; n_node++) {
         struct off_store *s;
-        struct asker *a[2];
-        struct dreamer d = { 0 };
-        pthread_t thread[2], dreamer;
+        struct askers a;
         set_calls(n_node);
         size_t room = m->later = all(m) - least(m);
         assert_int_equal(open_store(&s, m, least(m)), 0);
         struct numbers small = numbers_of(s);
-        d.s = s;
-        assert_int_equal(pthread_create(&dreamer, NULL, dream, &d), 0);
-        for (int i = 0; i < 2; i++) {
-            a[i] = open_asker(s, m);
-            a[i]->random = (uint64_t)i;
-        }
-        for (int i = 0; i < 2; i++)
-            assert_int_equal(pthread_create(&thread[i], NULL, ask_often, a[i]), 0);
+        begin_asking(&a, s, m, 2);
         for (int i = 0; i < 40; i++) {
             size_t bytes = i % 4 ? room / 4 * (size_t)(i % 4) : room;
             off_store_grow(s, bytes);
@@ -590,13 +581,7 @@ static void a_store_shrinks_while_others_use_it(void **state)
             same_numbers(s, &small);
             check_slots(s);
         }
-        for (int i = 0; i < 2; i++) {
-            pthread_join(thread[i], NULL);
-            assert_int_equal(a[i]->n_wrong + a[i]->n_failed, 0);
-            close_asker(a[i]);
-        }
-        atomic_store(&d.stop, true);
-        pthread_join(dreamer, NULL);
+        end_asking(&a);
         off_store_close(s);
     }
     nodes_set(1);

@@ -554,7 +554,7 @@ static void memory_has_its_price(void **state)
 
 /* The gain that an unloaded drafter promises: as its drafts were; as they may be, if none were made; none where the time of a
  * plain step is not known. */
-static void who_is_away_promises(void **state)
+static void an_unloaded_drafter_promises(void **state)
 {
     (void)state;
     struct machine m = machines[4];
@@ -911,7 +911,7 @@ int main(void)
         cmocka_unit_test(better_drafter_is_found),
         cmocka_unit_test(free_drafts_are_taken_when_there_are_any),
         cmocka_unit_test(memory_has_its_price),
-        cmocka_unit_test(who_is_away_promises),
+        cmocka_unit_test(an_unloaded_drafter_promises),
         cmocka_unit_test(what_a_step_saved),
         cmocka_unit_test(starts_off_and_says_why),
         cmocka_unit_test(does_as_told),

@@ -80,8 +80,8 @@ static void a_useless_one_goes(void **state)
     }
 }
 
-/* Where the memory holds few experts more, or none are on disk, a drafter stays, even one whose drafts lose. */
-static void who_takes_nothing_stays(void **state)
+/* If the memory could hold few experts more, or no expert is on disk, a drafter stays, even if its drafts lose. */
+static void a_drafter_of_little_memory_stays(void **state)
 {
     (void)state;
     for (double value = 0; value < 0.01; value += 0.003) {
@@ -90,7 +90,7 @@ static void who_takes_nothing_stays(void **state)
     }
 }
 
-static void who_gains_stays(void **state)
+static void a_drafter_that_gains_stays(void **state)
 {
     (void)state;
     for (double value = 0.01; value < 0.35; value += 0.03)
@@ -121,9 +121,9 @@ static void broken_promises_cost_little(void **state)
         }
 }
 
-/* By night one sequence, whose drafts lose; by day many, whose drafts gain: back in the morning, and it stays, though it takes
- * the time of 40 steps to read it and the sequences. */
-static void it_is_back_by_day(void **state)
+/* The drafts of one sequence by night lose, those of many by day gain: the drafter is loaded in the morning and stays, though
+ * reading it and the sequences takes the time of 40 steps. */
+static void a_drafter_is_loaded_by_day(void **state)
 {
     (void)state;
     for (double load_steps = 0.5; load_steps < 50; load_steps += 39.5) {
@@ -145,7 +145,7 @@ static void it_is_back_by_day(void **state)
 }
 
 /* The first steps after a load are not held against it, but are paid off before the next. */
-static void it_is_given_time(void **state)
+static void a_load_is_given_time(void **state)
 {
     (void)state;
     struct spec_memory m = { 0 };
@@ -184,11 +184,11 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_useless_one_goes),
-        cmocka_unit_test(who_takes_nothing_stays),
-        cmocka_unit_test(who_gains_stays),
+        cmocka_unit_test(a_drafter_of_little_memory_stays),
+        cmocka_unit_test(a_drafter_that_gains_stays),
         cmocka_unit_test(broken_promises_cost_little),
-        cmocka_unit_test(it_is_back_by_day),
-        cmocka_unit_test(it_is_given_time),
+        cmocka_unit_test(a_drafter_is_loaded_by_day),
+        cmocka_unit_test(a_load_is_given_time),
         cmocka_unit_test(a_promise_must_beat_the_memory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

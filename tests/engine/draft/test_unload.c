@@ -1,4 +1,4 @@
-/* Drafters whose memory goes to the expert cache and comes back (engine/draft/unload.c): answers stay the same, the split
+/* The memory of drafters goes to the expert cache and comes back (engine/draft/unload.c): answers stay the same, the split
  * and the store agree, and the drafter drafts again; by itself if its drafts promise more than the memory.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
@@ -82,7 +82,7 @@ static void a_drafter_gives_its_memory_and_takes_it_back(void **state)
 
 /* When each further resident expert shortens passes, a drafter that gains less is unloaded with a line of log. The
  * model drafts for itself here, so each drafted token costs as much as a decode pass. */
-static void who_is_not_worth_his_memory_goes(void **state)
+static void a_drafter_not_worth_its_memory_is_unloaded(void **state)
 {
     (void)state;
     struct eng_engine *e = open_tight();
@@ -97,7 +97,7 @@ static void who_is_not_worth_his_memory_goes(void **state)
 }
 
 /* It comes back by itself when its drafts promise more than its memory, and only then. Drafts cost nothing here. */
-static void who_promises_more_comes_back(void **state)
+static void a_promising_drafter_is_loaded(void **state)
 {
     (void)state;
     struct eng_drafts d;
@@ -128,7 +128,7 @@ static void who_promises_more_comes_back(void **state)
 }
 
 /* A drafter that cannot be loaded again fails for good, wherever loading it fails: its memory stays with the experts. */
-static void who_cannot_come_back_stays_away(void **state)
+static void a_drafter_that_cannot_be_loaded_stays_unloaded(void **state)
 {
     (void)state;
     bool back = false;
@@ -159,9 +159,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_drafter_gives_its_memory_and_takes_it_back),
-        cmocka_unit_test(who_is_not_worth_his_memory_goes),
-        cmocka_unit_test(who_promises_more_comes_back),
-        cmocka_unit_test(who_cannot_come_back_stays_away),
+        cmocka_unit_test(a_drafter_not_worth_its_memory_is_unloaded),
+        cmocka_unit_test(a_promising_drafter_is_loaded),
+        cmocka_unit_test(a_drafter_that_cannot_be_loaded_stays_unloaded),
     };
     return cmocka_run_group_tests(tests, setup_all, teardown_asked);
 }
