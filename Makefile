@@ -82,7 +82,7 @@ SRC_kernels     = pass_fields fuse device core/base core/io core/memory core/mac
                   cuda/driver cuda/device cuda/memory cuda/stage cuda/await cuda/queue cuda/fused cuda/self_test cuda/kept_test cuda/images
 CU_kernels      = rows products groups attention experts delta_net
 SRC_offload     = place mirror ring pread reader io load policy heat watch trace pack share slots verify tickets fill pin store packer
-SRC_speculative = params penalties steps sample tree verify recall copy lookahead drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain memory
+SRC_speculative = params penalties steps sample tree verify recall copy lookahead drafter dsi simulate cost fit observe passes overlap lengths plans control cut learn explain upkeep
 
 # ---- rooms: the subfolders of moe and engine, each with the rooms and folders that it may use -------------
 # A room may include its own headers and those of the rooms on its MAY line, but no other internal.h (tests/edges.sh).

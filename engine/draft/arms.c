@@ -10,7 +10,7 @@
 
 bool eng_draft_always_overlaps(const struct eng_drafting *g)
 {
-    return g->opt.dsi == ENG_DSI_ON && g->overlap && !eng_overlap_drafter(g)->memory.unloaded;
+    return g->opt.dsi == ENG_DSI_ON && g->overlap && !eng_overlap_drafter(g)->upkeep.unloaded;
 }
 
 bool eng_draft_controller_is_on(const struct eng_drafting *g)
@@ -62,7 +62,7 @@ uint8_t eng_draft_loaded(const struct eng_drafting *g)
 {
     int bits = 0;
     for (int i = 0; i < g->n_drafter; i++)
-        bits |= !g->drafter[i]->memory.unloaded << i;
+        bits |= !g->drafter[i]->upkeep.unloaded << i;
     return (uint8_t)bits;
 }
 
@@ -70,7 +70,7 @@ uint8_t eng_draft_unloaded(const struct eng_drafting *g)
 {
     int bits = 0;
     for (int i = 0; i < g->n_drafter; i++)
-        bits |= (g->drafter[i]->memory.unloaded && !g->drafter[i]->broken) << i;
+        bits |= (g->drafter[i]->upkeep.unloaded && !g->drafter[i]->broken) << i;
     return (uint8_t)bits;
 }
 
@@ -148,7 +148,7 @@ int eng_draft_explain(const struct eng_drafting *g, char *out, size_t bytes)
 
 static enum eng_drafter_state state_of(const struct eng_drafter *d)
 {
-    return d->broken ? ENG_DRAFTER_BROKEN : d->memory.unloaded ? ENG_DRAFTER_UNLOADED : ENG_DRAFTER_ASKED;
+    return d->broken ? ENG_DRAFTER_BROKEN : d->upkeep.unloaded ? ENG_DRAFTER_UNLOADED : ENG_DRAFTER_ASKED;
 }
 
 /* The i-th plan: the drafters, then all of them if there are several, then drafting during passes. */

@@ -419,7 +419,7 @@ static void explain_change(const struct eng_drafting *g, const struct spec_decis
 static int n_uncomputed(const struct eng_drafter *d, struct eng_seq **due, int n_due)
 {
     int n = 0;
-    for (int i = 0; i < n_due && d->kind->reads_prompts && !d->memory.unloaded; i++)
+    for (int i = 0; i < n_due && d->kind->reads_prompts && !d->upkeep.unloaded; i++)
         if (due[i]->draft->usable >> d->number & 1)
             n += d->kind->n_uncomputed
                      ? d->kind->n_uncomputed(d, due[i])
@@ -617,5 +617,5 @@ void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
         return;
     if (!g->no_draft_ready)
         learn(g, r);
-    eng_draft_weigh_memory(g, (double)(g->draft_ns + r->pass_ns));
+    eng_draft_weigh_upkeep(g, (double)(g->draft_ns + r->pass_ns));
 }

@@ -9,7 +9,7 @@
 #include "engine/plan/fit_file.h"
 #include "speculative/control.h"
 #include "speculative/lengths.h"
-#include "speculative/memory.h"
+#include "speculative/upkeep.h"
 
 /* ---- of one sequence, while it has a seat --------------------------------------------------------- */
 
@@ -79,7 +79,7 @@ struct eng_drafter {
     bool copies, only_copies;      /* as in struct eng_draft_properties */
     int n_window;                  /* rows of its own that it adds to a pass for a sequence, at most; 0: none */
     bool broken;                   /* it failed once, and is not asked again */
-    struct spec_memory memory;     /* unload.c; a drafter without a network counts as loaded */
+    struct spec_upkeep upkeep;     /* unload.c; a drafter without a network counts as loaded */
     int n_text;                    /* tokens of sequences that it prefilled for its last draft */
 };
 
@@ -229,7 +229,7 @@ const struct eng_fitted_drafter *eng_fit_drafter(const struct eng_drafting *g,
 
 /* ---- unload.c ---------------------------------------------------------------------------------------- */
 
-void eng_draft_weigh_memory(struct eng_drafting *g,
+void eng_draft_weigh_upkeep(struct eng_drafting *g,
                             double step_ns); /* after a step, of which the controller has learnt */
 void eng_draft_unload(struct eng_drafting *g, int drafter);
 bool eng_draft_load_again(struct eng_drafting *g, int drafter); /* false: it failed, or the expert store is busy */

@@ -122,7 +122,7 @@ void eng_lengths_predict(struct eng_drafting *g)
 {
     for (int k = 0; k < g->n_drafter; k++) {
         struct eng_lengths *l = g->lengths[k];
-        if (!l || g->drafter[k]->memory.unloaded)
+        if (!l || g->drafter[k]->upkeep.unloaded)
             continue;
         for (int i = 0; i < g->n_due; i++) {
             const struct eng_seq *s = g->due[i];

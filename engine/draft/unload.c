@@ -1,6 +1,6 @@
 /* engine/draft/unload.c - drafters that are not worth their memory are unloaded, and loaded again when they are.
  *
- * A drafter with a network takes memory that could hold experts. While some experts are on disk, an account (speculative/memory.h)
+ * A drafter with a network takes memory that could hold experts. While some experts are on disk, an account (speculative/upkeep.h)
  * compares the time saved by its drafts with the time that the memory would save. If the drafts save less, the memory of the
  * drafter's weights, buffers, keys and values goes to the expert cache. It is taken back when the drafts promise more, as they
  * may when more sequences are due.
@@ -63,8 +63,8 @@ static double memory_value(const struct eng_drafting *g, const struct eng_drafte
 {
     double on_disk = eng_split_on_disk(g->host.split), at_most = on_disk, its = n_fitting(g, d);
     for (int i = 0; i < g->n_drafter; i++)
-        at_most += g->drafter[i]->memory.unloaded ? n_fitting(g, g->drafter[i]) : 0;
-    on_disk += d->memory.unloaded ? its : 0;
+        at_most += g->drafter[i]->upkeep.unloaded ? n_fitting(g, g->drafter[i]) : 0;
+    on_disk += d->upkeep.unloaded ? its : 0;
     if (g->cost.disk_ns <= 0 || on_disk <= 0)
         return 0;
     return 1 - plain_ns(g, on_disk - its, at_most) / plain_ns(g, on_disk, at_most);
@@ -94,9 +94,9 @@ static void forget_computed(struct eng_drafting *g, const struct eng_drafter *d)
 
 static void give_memory(struct eng_drafting *g, struct eng_drafter *d)
 {
-    kn_assert(!d->memory.unloaded);
+    kn_assert(!d->upkeep.unloaded);
     d->kind->unload(d);
-    spec_memory_unloaded(&d->memory);
+    spec_upkeep_unloaded(&d->upkeep);
     if (!moe_model_store(g->host.model))
         return;
     off_store_grow(moe_model_store(g->host.model), returned_bytes(g, d));
@@ -126,11 +126,11 @@ bool eng_draft_load_again(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
     struct off_store *store = moe_model_store(g->host.model);
-    if (d->broken || !d->memory.unloaded || (store && !take_memory(store, returned_bytes(g, d))))
+    if (d->broken || !d->upkeep.unloaded || (store && !take_memory(store, returned_bytes(g, d))))
         return false;
     if (store)
         set_split(g, d, false);
-    spec_memory_loaded(&d->memory);
+    spec_upkeep_loaded(&d->upkeep);
     int error = d->kind->load(d);
     if (!error)
         return true;
@@ -184,41 +184,41 @@ static double promise(const struct eng_drafting *g, const struct eng_drafter *d)
     return most;
 }
 
-static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, const struct spec_memory_step *s)
+static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, const struct spec_upkeep_step *s)
 {
     double gain = promise(g, d);
     uint64_t start = kn_now_ns();
-    if (!spec_memory_pays(gain, s->value) || !eng_draft_load_again(g, d->number))
+    if (!spec_upkeep_pays(gain, s->value) || !eng_draft_load_again(g, d->number))
         return;
-    d->memory.lost += s->plain_ns > 0 ? (double)(kn_now_ns() - start) / s->plain_ns : 0;
+    d->upkeep.lost += s->plain_ns > 0 ? (double)(kn_now_ns() - start) / s->plain_ns : 0;
     kn_say(KN_LOG_INFO, "%s: loaded again: its drafts promise a gain of %.2f", d->name, gain);
 }
 
 static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns, double saved)
 {
-    struct spec_memory_step s = { .value = memory_value(g, d),
+    struct spec_upkeep_step s = { .value = memory_value(g, d),
                                   .step_ns = step_ns,
                                   .plain_ns = g->decision.off_ns > 0 ? g->decision.off_ns : step_ns,
                                   .saved_ns = saved };
     spec_control_set_memory_value(g->control, d->number, s.value);
-    switch (spec_memory_learn(&d->memory, &s)) {
-    case SPEC_MEMORY_UNLOAD:
+    switch (spec_upkeep_learn(&d->upkeep, &s)) {
+    case SPEC_UPKEEP_UNLOAD:
         unload_and_say(g, d, s.value);
         break;
-    case SPEC_MEMORY_MAY_LOAD:
+    case SPEC_UPKEEP_MAY_LOAD:
         load_if_promising(g, d, &s);
         break;
-    case SPEC_MEMORY_STAY:
+    case SPEC_UPKEEP_STAY:
         break;
     }
 }
 
-void eng_draft_weigh_memory(struct eng_drafting *g, double step_ns)
+void eng_draft_weigh_upkeep(struct eng_drafting *g, double step_ns)
 {
     g->due_mean += (g->n_due - g->due_mean) / (g->due_mean > 0 ? STEPS_TO_MEAN : 1);
     uint8_t asked = networks_asked(g); /* before one is unloaded */
     double saved = saved_by_each(g, __builtin_popcount(asked));
     for (int i = 0; i < g->n_drafter; i++)
-        if (can_be_unloaded(g->drafter[i]) && !(g->drafter[i]->broken && g->drafter[i]->memory.unloaded))
+        if (can_be_unloaded(g->drafter[i]) && !(g->drafter[i]->broken && g->drafter[i]->upkeep.unloaded))
             weigh(g, g->drafter[i], step_ns, asked >> i & 1 ? saved : 0);
 }

@@ -12,7 +12,7 @@ static inline void reload(struct eng_engine *e)
     for (int i = 0; i < g->n_drafter; i++) {
         if (!g->drafter[i]->kind->unload)
             continue;
-        if (!g->drafter[i]->memory.unloaded)
+        if (!g->drafter[i]->upkeep.unloaded)
             eng_draft_unload(g, i);
         eng_draft_load_again(g, i);
         assert_false(g->drafter[i]->broken);

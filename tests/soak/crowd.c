@@ -191,7 +191,7 @@ static void meddle(struct eng_engine *e)
     if (which == 1 && opened.dsi)
         eng_set_dsi(e, mode[below(3)], below(6));
     if (which >= 2 && which < 10 && autos && drafter < opened.n_draft && e->drafting->drafter[drafter]->kind->unload) {
-        if (e->drafting->drafter[drafter]->memory.unloaded) {
+        if (e->drafting->drafter[drafter]->upkeep.unloaded) {
             told->n_back += eng_draft_load_again(e->drafting, drafter);
         } else {
             eng_draft_unload(e->drafting, drafter);

@@ -56,7 +56,7 @@ static void a_drafter_gives_its_memory_and_takes_it_back(void **state)
         for (int i = 0; i < 40; i++) /* in the middle of answers */
             eng_step(e, event);
         eng_draft_unload(e->drafting, 0);
-        e->drafting->drafter[0]->memory.lost = 1e9; /* nor loaded */
+        e->drafting->drafter[0]->upkeep.lost = 1e9; /* nor loaded */
         assert_null(e->drafting->drafter[0]->context);
         assert_true(n_slot(e) > slots);
         assert_int_equal(e->memory.split.n_resident, e->memory.split.n_expert);
@@ -92,7 +92,7 @@ static void a_drafter_not_worth_its_memory_is_unloaded(void **state)
         run_crowd(e, 4);
         assert_true(e->stats.n_pass < 100000);
     }
-    assert_true(!WHOLE || e->drafting->drafter[0]->memory.unloaded);
+    assert_true(!WHOLE || e->drafting->drafter[0]->upkeep.unloaded);
     close_engine(e);
 }
 
@@ -110,11 +110,11 @@ static void a_promising_drafter_is_loaded(void **state)
     struct spec_cost_model cost = e->drafting->cost;
     e->drafting->cost.disk_ns = 1e6 * cost.fixed_ns;
     run_crowd(e, SHARE(12));
-    assert_true(model->memory.unloaded);
+    assert_true(model->upkeep.unloaded);
     eng_drafts_get(e, &d);
     assert_true(d.choice[0].state == ENG_DRAFTER_UNLOADED && d.choice[0].depth == 0);
     e->drafting->cost.disk_ns = 0;
-    while (WHOLE && model->memory.unloaded) {
+    while (WHOLE && model->upkeep.unloaded) {
         run_crowd(e, 4);
         assert_true(e->stats.n_pass < 100000);
     }
@@ -142,7 +142,7 @@ static void a_drafter_that_cannot_be_loaded_stays_unloaded(void **state)
         back = eng_draft_load_again(e->drafting, 0);
         faults_off();
         if (!back) {
-            assert_true(e->drafting->drafter[0]->broken && e->drafting->drafter[0]->memory.unloaded);
+            assert_true(e->drafting->drafter[0]->broken && e->drafting->drafter[0]->upkeep.unloaded);
             assert_int_equal(n_slot(e), slots);
             assert_int_equal(taken(e), bytes);
             assert_false(eng_draft_load_again(e->drafting, 0));

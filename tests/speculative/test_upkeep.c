@@ -3,7 +3,7 @@
  * they promise more; and never much slower than without the drafter.
  *
  * One thread: not under MODE=tsan. */
-#include "speculative/memory.h"
+#include "speculative/upkeep.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -27,7 +27,7 @@ struct result {
 };
 
 /* Without the drafter's memory a plain step takes 1. */
-static void go(struct spec_memory *m, const struct machine *a, int n_step, struct result *r)
+static void go(struct spec_upkeep *m, const struct machine *a, int n_step, struct result *r)
 {
     for (int i = 1; i <= n_step; i++) {
         double plain = m->unloaded ? 1 : 1 / (1 - a->value), n = !m->unloaded && a->n_token > 0 ? a->n_token : 1;
@@ -36,19 +36,19 @@ static void go(struct spec_memory *m, const struct machine *a, int n_step, struc
         r->none_ns += n;
         r->n_loaded += !m->unloaded;
         r->n_step++;
-        struct spec_memory_step s = {
+        struct spec_upkeep_step s = {
             .value = a->value, .step_ns = took, .plain_ns = plain, .saved_ns = n * plain - took
         };
-        enum spec_memory_move move = spec_memory_learn(m, &s);
-        if (move == SPEC_MEMORY_UNLOAD) {
+        enum spec_upkeep_move move = spec_upkeep_learn(m, &s);
+        if (move == SPEC_UPKEEP_UNLOAD) {
             assert_false(m->unloaded);
-            spec_memory_unloaded(m);
+            spec_upkeep_unloaded(m);
             r->n_unload++;
             r->first_unload = r->first_unload ? r->first_unload : i;
         }
-        if (move == SPEC_MEMORY_MAY_LOAD && spec_memory_pays(a->promised, a->value)) {
+        if (move == SPEC_UPKEEP_MAY_LOAD && spec_upkeep_pays(a->promised, a->value)) {
             assert_true(m->unloaded);
-            spec_memory_loaded(m);
+            spec_upkeep_loaded(m);
             m->lost += a->load_steps;
             r->ns += a->load_steps;
             r->n_load++;
@@ -58,7 +58,7 @@ static void go(struct spec_memory *m, const struct machine *a, int n_step, struc
 
 static struct result run(struct machine a, int n_step)
 {
-    struct spec_memory m = { 0 };
+    struct spec_upkeep m = { 0 };
     struct result r = { 0 };
     go(&m, &a, n_step, &r);
     return r;
@@ -129,7 +129,7 @@ static void a_drafter_is_loaded_by_day(void **state)
     for (double load_steps = 0.5; load_steps < 50; load_steps += 39.5) {
         struct machine night = { .value = 0.05, .gain = 1, .promised = 0.9, .load_steps = load_steps },
                        day = { .value = 0.04, .gain = 1.4, .promised = 1.3, .load_steps = load_steps };
-        struct spec_memory m = { 0 };
+        struct spec_upkeep m = { 0 };
         for (int i = 0; i < 5; i++) {
             struct result dark = { 0 }, light = { 0 };
             go(&m, &night, 6000, &dark);
@@ -148,25 +148,25 @@ static void a_drafter_is_loaded_by_day(void **state)
 static void a_load_is_given_time(void **state)
 {
     (void)state;
-    struct spec_memory m = { 0 };
-    struct spec_memory_step reads = { .value = 0.05, .step_ns = 3, .plain_ns = 1, .saved_ns = -2 },
+    struct spec_upkeep m = { 0 };
+    struct spec_upkeep_step reads = { .value = 0.05, .step_ns = 3, .plain_ns = 1, .saved_ns = -2 },
                             gains = { .value = 0.05, .step_ns = 2, .plain_ns = 1, .saved_ns = 1 };
     for (int i = 0; i < 64; i++)
-        assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
+        assert_int_equal(spec_upkeep_learn(&m, &reads), SPEC_UPKEEP_STAY);
     for (int i = 0; i < 1000; i++)
-        assert_int_equal(spec_memory_learn(&m, &gains), SPEC_MEMORY_STAY);
-    spec_memory_unloaded(&m);
-    spec_memory_loaded(&m);
+        assert_int_equal(spec_upkeep_learn(&m, &gains), SPEC_UPKEEP_STAY);
+    spec_upkeep_unloaded(&m);
+    spec_upkeep_loaded(&m);
     for (int i = 0; i < 64; i++)
-        assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
-    assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_STAY);
-    assert_int_equal(spec_memory_learn(&m, &reads), SPEC_MEMORY_UNLOAD);
-    spec_memory_unloaded(&m);
-    struct spec_memory_step plain = { .value = 0.05, .step_ns = 1, .plain_ns = 1 };
+        assert_int_equal(spec_upkeep_learn(&m, &reads), SPEC_UPKEEP_STAY);
+    assert_int_equal(spec_upkeep_learn(&m, &reads), SPEC_UPKEEP_STAY);
+    assert_int_equal(spec_upkeep_learn(&m, &reads), SPEC_UPKEEP_UNLOAD);
+    spec_upkeep_unloaded(&m);
+    struct spec_upkeep_step plain = { .value = 0.05, .step_ns = 1, .plain_ns = 1 };
     double lost = m.lost;
     assert_true(lost > 66 * 2);
     int n = 1;
-    while (spec_memory_learn(&m, &plain) != SPEC_MEMORY_MAY_LOAD)
+    while (spec_upkeep_learn(&m, &plain) != SPEC_UPKEEP_MAY_LOAD)
         n++;
     assert_in_range(n, lost / 0.008 - 2, lost / 0.008 + 17);
 }
@@ -174,10 +174,10 @@ static void a_load_is_given_time(void **state)
 static void a_promise_must_beat_the_memory(void **state)
 {
     (void)state;
-    assert_true(spec_memory_pays(1.1, 0.05));
-    assert_false(spec_memory_pays(1.1, 0.08));
-    assert_false(spec_memory_pays(1, 0));
-    assert_true(spec_memory_pays(1.04, 0));
+    assert_true(spec_upkeep_pays(1.1, 0.05));
+    assert_false(spec_upkeep_pays(1.1, 0.08));
+    assert_false(spec_upkeep_pays(1, 0));
+    assert_true(spec_upkeep_pays(1.04, 0));
 }
 
 int main(void)

@@ -1,4 +1,4 @@
-/* speculative/memory.h - whether a drafter is worth its memory.
+/* speculative/upkeep.h - whether a drafter is worth its memory.
  *
  * While some experts are on disk, a drafter's memory could hold experts, which would make every step shorter: by a share
  * `value` of it. So each step with the drafter in memory loses this share, less the time that its drafts save. After the
@@ -8,34 +8,34 @@
  * So however often a drafter promises more than it holds, it costs the loss of its first 64 steps, four steps, and 0.8 %.
  *
  * Times are parameters. One thread. */
-#ifndef SPECULATIVE_MEMORY_H
-#define SPECULATIVE_MEMORY_H
+#ifndef SPECULATIVE_UPKEEP_H
+#define SPECULATIVE_UPKEEP_H
 
 #include <stdbool.h>
 #include <stdint.h>
 
-struct spec_memory {   /* the account of a drafter; all 0: even, and loaded */
+struct spec_upkeep {   /* the account of a drafter; all 0: even, and loaded */
     bool unloaded;     /* its memory holds experts */
     double lost;       /* plain steps' time that is not paid off */
     double lost_since; /* the same since it was loaded, without its first steps */
     uint64_t n_step;   /* since it was loaded or unloaded */
 };
 
-enum spec_memory_move { SPEC_MEMORY_STAY, SPEC_MEMORY_UNLOAD, SPEC_MEMORY_MAY_LOAD };
+enum spec_upkeep_move { SPEC_UPKEEP_STAY, SPEC_UPKEEP_UNLOAD, SPEC_UPKEEP_MAY_LOAD };
 
-struct spec_memory_step {
+struct spec_upkeep_step {
     double value;             /* of the memory: 0 to 1; below 0.01 a drafter keeps it */
     double step_ns, plain_ns; /* time that the step took; that a step without drafts takes */
     double saved_ns;          /* by its drafts in this step; negative if they lost, or if it only read sequences */
 };
 
-/* After a step.  MAY_LOAD, in one of 16 steps: estimate the gain of its drafts, and load it if spec_memory_pays. */
-enum spec_memory_move spec_memory_learn(struct spec_memory *m, const struct spec_memory_step *s);
+/* After a step.  MAY_LOAD, in one of 16 steps: estimate the gain of its drafts, and load it if spec_upkeep_pays. */
+enum spec_upkeep_move spec_upkeep_learn(struct spec_upkeep *m, const struct spec_upkeep_step *s);
 
 /* gain: of drafts with it over none, or over those of the others.  value: of its memory. */
-bool spec_memory_pays(double gain, double value);
+bool spec_upkeep_pays(double gain, double value);
 
-void spec_memory_unloaded(struct spec_memory *m);
-void spec_memory_loaded(struct spec_memory *m);
+void spec_upkeep_unloaded(struct spec_upkeep *m);
+void spec_upkeep_loaded(struct spec_upkeep *m);
 
 #endif
