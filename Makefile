@@ -122,7 +122,7 @@ SRC_engine/kv            = blocks prefix_tree kept_states
 MAY_engine/plan          = kernels offload moe speculative engine/base engine/kv
 SRC_engine/plan          = pass_forecast memory_split disk_rate host_rate link_rate product_rate fit_file
 MAY_engine/draft         = kernels offload moe speculative engine/base engine/text engine/kv engine/plan
-SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter other_vocabulary head_drafter medusa medusa_drafter prefetch \
+SRC_engine/draft         = option arms unload text_drafter text_rows distributions match_length tree model_drafter other_vocabulary head_drafter medusa medusa_drafter features prefetch \
                            beside overlap prompts fit cost draft
 MAY_engine              = kernels offload moe speculative engine/base engine/text engine/text/grammar engine/kv \
                            engine/plan engine/draft

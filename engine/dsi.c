@@ -71,7 +71,7 @@ static int compute(struct worker *w, const int32_t *text, int from, int n, int f
                                       .want_logits = from + i >= first_wanted,
                                       .base = w->slot,
                                       .n_base = from + n };
-    int error = moe_forward(w->context, &(struct moe_batch){ w->row, n }, out);
+    int error = moe_forward(w->context, &(struct moe_batch){ .row = w->row, .n_row = n }, out);
     return error ? error : moe_rows_status(out, 0, n);
 }
 

@@ -25,6 +25,13 @@ static int in_context(const struct eng_engine *e, int state) { return e->assets.
 
 /* ---- reuse of a prefix -------------------------------------------------------------------------------- */
 
+/* Copies the first n slots of a block to a block of the session's path that begins at `slot`. */
+static void copy_slots(struct eng_session *s, int32_t block, int32_t slot, int n)
+{
+    moe_context_copy_slots(s->engine->assets.context, block * ENG_KV_BLOCK, slot, n);
+    eng_kv_note_copy(&s->engine->kv, block, slot, n);
+}
+
 /* Copies the slots of the pinned partial block k->tail into a new block of the path, and unpins it. Returns the number
  * of reused positions. If there is no block for the copy, nothing is reused: 0. The tail is unpinned before the whole
  * blocks are released, since in LRU order a block must not become older than the blocks after it. */
@@ -33,7 +40,7 @@ static int copy_tail(struct eng_session *s, const struct eng_kept_match *k)
     struct eng_engine *e = s->engine;
     bool fits = eng_kv_reserve(&e->kv, &s->seq.path, k->n_whole + k->n_tail) == 0;
     if (fits)
-        moe_context_copy_slots(e->assets.context, k->tail * ENG_KV_BLOCK, s->seq.path.slot[k->n_whole], k->n_tail);
+        copy_slots(s, k->tail, s->seq.path.slot[k->n_whole], k->n_tail);
     eng_kv_unpin(&e->kv, k->tail);
     if (!fits)
         eng_kv_leave(&e->kv, &s->seq.path, s->seq.token, k->n_whole);
@@ -68,7 +75,7 @@ static void find_text(struct eng_engine *e, struct eng_session *s, int n)
     int n_same = eng_kv_pin_like(&e->kv, &s->seq.path, s->seq.token, n, &like);
     if (n_same) {
         if (eng_kv_reserve(&e->kv, &s->seq.path, s->seq.n_kv + n_same) == 0) {
-            moe_context_copy_slots(e->assets.context, like * ENG_KV_BLOCK, s->seq.path.slot[s->seq.n_kv], n_same);
+            copy_slots(s, like, s->seq.path.slot[s->seq.n_kv], n_same);
             s->seq.n_kv += n_same;
         }
         eng_kv_unpin(&e->kv, like);

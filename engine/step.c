@@ -354,8 +354,12 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
         return n_event;
     uint64_t t0 = kn_now_ns();
     eng_draft_pass_starts(e->drafting);
-    int error = moe_forward(e->assets.context, &(struct moe_batch){ e->pass.row, n_row }, &e->pass.result);
-    eng_draft_pass_ends(e->drafting);
+    int error = moe_forward(e->assets.context,
+                            &(struct moe_batch){ .row = e->pass.row,
+                                                 .n_row = n_row,
+                                                 .features_of_wanted = !eng_draft_stores_features(e->drafting) },
+                            &e->pass.result);
+    eng_draft_pass_ends(e->drafting, &e->pass.result);
     if (error)
         return error;
     uint64_t t1 = kn_now_ns();

@@ -57,7 +57,7 @@ static void choose(void *arg, int i, int thread)
 static void step(struct drafter *d, struct kn_team *by)
 {
     moe_context_set_team(d->context, by);
-    moe_forward(d->context, &(struct moe_batch){ row, d->n_seq }, &d->result);
+    moe_forward(d->context, &(struct moe_batch){ .row = row, .n_row = d->n_seq }, &d->result);
     kn_parallel_for(by, d->n_seq, choose, d);
 }
 
@@ -182,7 +182,7 @@ static void read_past(struct drafter *d)
                                        .want_logits = at == past,
                                        .base = slot + (size_t)i * (size_t)(past + 1),
                                        .n_base = past + 1 };
-        moe_forward(d->context, &(struct moe_batch){ row, MOST_SEQ }, &d->result);
+        moe_forward(d->context, &(struct moe_batch){ .row = row, .n_row = MOST_SEQ }, &d->result);
     }
 }
 

@@ -40,7 +40,7 @@ static int feed(struct run *r, int n_seq, int first, int n_pos, bool want, struc
             .n_base = r->past + 1,
         };
     }
-    int err = moe_forward(r->context, &(struct moe_batch){ row, n_seq * n_pos }, out);
+    int err = moe_forward(r->context, &(struct moe_batch){ .row = row, .n_row = n_seq * n_pos }, out);
     kn_free(row);
     return err;
 }

@@ -33,7 +33,7 @@ static int pass(struct moe_context *c, const struct moe_model *m, const int32_t 
                                    .n_base = first + n,
                                    .draft = drafts && i > 0,
                                    .after = i - 1 };
-    int error = moe_forward(c, &(struct moe_batch){ row, n }, &result);
+    int error = moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result);
     return error ? error : moe_rows_status(&result, 0, n);
 }
 

@@ -21,9 +21,9 @@
 /* ---- rows ------------------------------------------------------------------------------------------------ */
 
 /* The row's path: the KV slot of position p is base[p] if p < n_base, else tail[p - n_base], for positions 0 to the row's
- * own, which is in `slot`. */
+ * own, which is in `slot`.  Attention reads positions from `first` on. */
 struct kn_row {
-    int32_t token, position, slot, n_base;
+    int32_t token, position, slot, n_base, first;
     const int32_t *base, *tail;
     /* Of a draft head: the feature that the row starts from; NULL: the target's feature at feature_slot. */
     const float *feature;
@@ -207,7 +207,7 @@ struct kn_op_finish_qkv {
 };
 
 /* Attention of live rows over positions first to their own: with a window its last positions, or with `chunked` those
- * since the last multiple of `window`; else all from 0 on (kn_first_position()).  Query head h uses
+ * since the last multiple of `window`; else all; but none before the row's `first` (kn_first_position()).  Query head h uses
  * KV head h / (n_head / n_kv).  With q_gate each head's output is gated (kn_ops.gate).  The outputs of a row are row `row`
  * of out, [n_head * d_value], with codes of all rows; or with by_head head h has a row of its own, row * n_head + h, with
  * codes of live rows. */
@@ -226,13 +226,10 @@ struct kn_op_attend {
 };
 
 /* The first position that a row of attend reads. */
-KN_SHARED int kn_first_position(int position, int window, bool chunked)
+KN_SHARED int kn_first_position(const struct kn_row *r, int window, bool chunked)
 {
-    if (!window)
-        return 0;
-    if (chunked)
-        return position - position % window;
-    return position < window ? 0 : position - window + 1;
+    int first = !window ? 0 : chunked ? r->position - r->position % window : r->position - window + 1;
+    return first > r->first ? first : r->first;
 }
 
 /* Latent attention: for live rows the first d_latent values of k are normalised, the last n_rot rotated, and all stored

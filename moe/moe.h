@@ -324,7 +324,8 @@ const struct kn_device *moe_model_device(const struct moe_model *m); /* runs its
 
 struct moe_context;
 
-/* Features: hidden states that every row of a pass stores at its KV slot, in the KV format, for a draft head to read.
+/* Features: hidden states that every row of a pass stores at its KV slot, in the KV format, for a draft head to read; but see
+ * moe_batch.features_of_wanted.
  * last: the residual stream after the final norm, the output matrix's input.  inner: the residual stream as it enters
  * these layers; n_layer: as it leaves the last one. */
 #define MOE_INNER 3
@@ -341,7 +342,7 @@ struct moe_context_options {
     enum kn_kv kv;
     int n_state;                      /* recurrent states, one for each sequence; 0: one */
     int n_draft;                      /* draft rows of a batch, at most; ignored without recurrent layers */
-    struct moe_features features;     /* stored by every row at its slot */
+    struct moe_features features;     /* stored by each row at its slot */
     int n_recall;                     /* entries of the token-to-experts table; 0: no table */
     const struct moe_context *target; /* of a head: the target's context, opened with the features it reads */
     struct kn_team *team;             /* not owned; one context at a time uses it */
@@ -369,6 +370,8 @@ void moe_device_slots(const struct moe_model *m, const struct moe_context_option
 
 /* The features that a draft head reads: its target's context must be opened with them. */
 struct moe_features moe_model_reads(const struct moe_model *head);
+/* Whether some of m's features are of the last layer's output. */
+bool moe_features_of_end(const struct moe_features *f, const struct moe_model *m);
 
 struct kn_bytes moe_context_bytes(const struct moe_model *m, const struct moe_context_options *opt);
 size_t moe_kv_slot_bytes(const struct moe_model *m, enum kn_kv kv);
@@ -433,6 +436,7 @@ struct moe_row {
      * row's own.  base is the sequence's slot table; tail has the slots of the row's branch of a draft tree. */
     const int32_t *base, *tail;
     int n_base;
+    int first; /* attention reads positions from it on */
     /* Of a model with recurrent layers: */
     int32_t state; /* the sequence's state */
     bool draft;
@@ -447,6 +451,9 @@ struct moe_row {
 struct moe_batch {
     const struct moe_row *row;
     int n_row;
+    /* Features of the last layer's output are needed of rows with logits alone: it may then compute no more than key and value
+     * of the others (moe_result.may_end_early). */
+    bool features_of_wanted;
 };
 
 struct moe_result {      /* arrays are valid until the next call */
@@ -454,6 +461,7 @@ struct moe_result {      /* arrays are valid until the next call */
     const int *status;   /* [n_row] 0, or the row's error: its results are invalid */
     int n_want;
     double experts_per_layer; /* distinct experts used, mean over the layers with experts */
+    bool may_end_early;       /* the last layer's output of rows without logits is needed for their features alone */
 };
 
 /* The first error among rows first .. first + n - 1, or 0. */

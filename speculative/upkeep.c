@@ -1,45 +1,58 @@
-/* speculative/upkeep.c - the account of a drafter's memory (memory.h). */
+/* speculative/upkeep.c - the account of a drafter's upkeep (upkeep.h). */
 #include "speculative/upkeep.h"
 
 #include <math.h>
 
-#define MIN_VALUE         0.01  /* less is no reason to unload */
+#define MIN_VALUE         0.01  /* of memory: less is no reason to unload */
 #define FIRST_STEPS       64    /* after a load */
 #define MAX_LOST_STEPS    4     /* as for drafts that lose: control.c */
 #define ALLOWED_SHARE     0.008 /* of the time */
 #define STEPS_PER_PROMISE 16
-#define MIN_PROMISE       1.03 /* of its drafts, beyond its memory's value */
+#define MIN_PROMISE       1.03 /* of its drafts, beyond its upkeep */
+#define MEAN_STEPS        256
 
-/* The step's time less the time of plain steps for the same tokens, if experts had the drafter's memory: that is a share
- * 1 - value of their time here.  In such plain steps. */
+/* The step's time less the time of plain steps for the same tokens without the upkeep: without features, and a share
+ * 1 - value of their time here if experts had the drafter's memory. In such plain steps. */
 static double lost_steps(const struct spec_upkeep_step *s)
 {
-    double plain_ns = s->step_ns + s->saved_ns;
-    if (s->value < MIN_VALUE || s->plain_ns <= 0)
+    double value = s->value < MIN_VALUE ? 0 : s->value;
+    double without_ns = s->step_ns + s->saved_ns - s->feature_ns;
+    if (s->plain_ns <= 0 || (value <= 0 && !s->reads_features))
         return 0;
-    return (s->step_ns - (1 - s->value) * plain_ns) / ((1 - s->value) * s->plain_ns);
+    return (s->step_ns - (1 - value) * without_ns) / ((1 - value) * s->plain_ns);
 }
 
-enum spec_upkeep_move spec_upkeep_learn(struct spec_upkeep *m, const struct spec_upkeep_step *s)
+enum spec_upkeep_move spec_upkeep_learn(struct spec_upkeep *u, const struct spec_upkeep_step *s)
 {
-    double change = (m->unloaded ? 0 : lost_steps(s)) - ALLOWED_SHARE;
-    m->lost = fmax(0, m->lost + change);
-    m->n_step++;
-    if (m->unloaded)
-        return m->lost <= 0 && m->n_step % STEPS_PER_PROMISE == 0 ? SPEC_UPKEEP_MAY_LOAD : SPEC_UPKEEP_STAY;
-    if (m->n_step > FIRST_STEPS)
-        m->lost_since = fmax(0, m->lost_since + change);
-    return m->lost_since >= MAX_LOST_STEPS ? SPEC_UPKEEP_UNLOAD : SPEC_UPKEEP_STAY;
+    double change = (u->unloaded ? 0 : lost_steps(s)) - ALLOWED_SHARE;
+    double plain_ns = s->prompt_ns + s->step_ns + s->saved_ns - (u->unloaded ? 0 : s->feature_ns);
+    u->feature_ns += (s->feature_ns - u->feature_ns) / MEAN_STEPS;
+    u->plain_ns += (plain_ns - u->plain_ns) / MEAN_STEPS;
+    u->lost = fmax(0, u->lost + change);
+    u->n_step++;
+    if (u->unloaded)
+        return u->lost <= 0 && u->n_step % STEPS_PER_PROMISE == 0 ? SPEC_UPKEEP_MAY_LOAD : SPEC_UPKEEP_STAY;
+    if (u->n_step > FIRST_STEPS)
+        u->lost_since = fmax(0, u->lost_since + change);
+    return u->lost_since >= MAX_LOST_STEPS ? SPEC_UPKEEP_UNLOAD : SPEC_UPKEEP_STAY;
 }
 
-bool spec_upkeep_pays(double gain, double value) { return gain * (1 - value) >= MIN_PROMISE; }
-
-static void set(struct spec_upkeep *m, bool unloaded)
+bool spec_upkeep_pays(const struct spec_upkeep *u, double gain, double value)
 {
-    m->unloaded = unloaded;
-    m->lost_since = 0;
-    m->n_step = 0;
+    return gain * (1 - value) * (1 - spec_upkeep_feature_part(u)) >= MIN_PROMISE;
 }
 
-void spec_upkeep_unloaded(struct spec_upkeep *m) { set(m, true); }
-void spec_upkeep_loaded(struct spec_upkeep *m) { set(m, false); }
+double spec_upkeep_feature_part(const struct spec_upkeep *u)
+{
+    return u->plain_ns > 0 ? u->feature_ns / u->plain_ns : 0;
+}
+
+static void set(struct spec_upkeep *u, bool unloaded)
+{
+    u->unloaded = unloaded;
+    u->lost_since = 0;
+    u->n_step = 0;
+}
+
+void spec_upkeep_unloaded(struct spec_upkeep *u) { set(u, true); }
+void spec_upkeep_loaded(struct spec_upkeep *u) { set(u, false); }

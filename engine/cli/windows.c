@@ -97,7 +97,7 @@ int eng_window_run(struct eng_windows *ev, const int32_t *token, int n, eng_wind
                 .token = token[done + i], .position = done + i, .want_logits = true, .base = ev->slot, .n_base = n
             };
         struct moe_result result;
-        if ((error = moe_forward(ev->context, &(struct moe_batch){ ev->row, n_row }, &result)))
+        if ((error = moe_forward(ev->context, &(struct moe_batch){ .row = ev->row, .n_row = n_row }, &result)))
             return error;
         for (int i = 0; i < n_row; i++) {
             if (result.status[i])

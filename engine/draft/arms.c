@@ -80,13 +80,25 @@ int eng_arm_count(const struct eng_drafting *g)
 }
 
 /* A plan that has no drafter for the sequence has no draft to be expected of it. */
-void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s)
+static void expect_none(struct eng_drafting *g, struct eng_seq *s)
 {
     static const double none[SPEC_DEPTHS];
-    spec_control_begin(g->control, s->number);
     for (int i = 0; i < eng_arm_count(g); i++)
         if (!(eng_arm_drafters(g, i) & s->draft->usable))
             spec_control_set_survival(g->control, i, s->number, none);
+}
+
+void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s)
+{
+    spec_control_begin(g->control, s->number);
+    expect_none(g, s);
+}
+
+void eng_arms_update(struct eng_drafting *g, struct eng_seq *s)
+{
+    for (int i = 0; i < eng_arm_count(g); i++)
+        spec_control_set_survival(g->control, i, s->number, NULL);
+    expect_none(g, s);
 }
 
 /* The plan of all drafters is one of several drafters. */

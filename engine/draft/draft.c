@@ -52,10 +52,11 @@ static int open_lists(struct eng_drafting *g)
 {
     size_t n = (size_t)g->host.n_parallel;
     g->seat = kn_calloc(n, sizeof *g->seat);
+    g->seq = kn_calloc(n, sizeof(struct eng_seq *));
     g->due = kn_calloc(n, sizeof(struct eng_seq *));
     g->n_node = kn_calloc(n, sizeof *g->n_node);
     g->n_part = kn_calloc(n, sizeof *g->n_part);
-    return g->seat && g->due && g->n_node && g->n_part
+    return g->seat && g->seq && g->due && g->n_node && g->n_part
                ? 0
                : kn_fail(KN_ENOMEM, "no memory for the drafts of %zu sessions", n);
 }
@@ -111,6 +112,7 @@ void eng_draft_close(struct eng_drafting *g)
     kn_free(g->outcome);
     kn_free(g->due_number);
     kn_free(g->seat);
+    kn_free(g->seq);
     kn_free(g->due);
     kn_free(g->n_node);
     kn_free(g->n_part);
@@ -183,7 +185,7 @@ const struct moe_model *eng_draft_chain_model(const struct eng_drafting *g, int 
 /* ---- sequences ------------------------------------------------------------------------------------------- */
 
 /* The drafters that may draft for s, as bits. */
-static uint8_t usable_for(const struct eng_drafting *g, const struct eng_seq *s)
+static uint8_t allowed_for(const struct eng_drafting *g, const struct eng_seq *s)
 {
     int bits = 0;
     for (int i = 0; i < g->n_drafter; i++)
@@ -198,8 +200,8 @@ void eng_draft_enter(struct eng_drafting *g, struct eng_seq *s)
     s->tree = &seat->tree;
     spec_tree_clear(&seat->tree);
     seat->chain.n = 0;
-    seat->usable = usable_for(g, s);
-    g->counts.any |= seat->usable != 0;
+    seat->allowed = seat->usable = allowed_for(g, s);
+    g->counts.any |= seat->allowed != 0;
     if (g->control)
         eng_arms_begin(g, s);
     for (int i = 0; i < g->n_drafter; i++) {
@@ -480,7 +482,7 @@ static void draft_always_beside(struct eng_drafting *g)
 
 void eng_draft_begin(struct eng_drafting *g)
 {
-    g->n_due = g->n_row = 0;
+    g->n_seq = g->n_due = g->n_row = 0;
     g->usable = 0;
     g->n_position = 0;
     g->no_draft_ready = false;
@@ -495,8 +497,9 @@ void eng_draft_begin(struct eng_drafting *g)
 void eng_draft_add(struct eng_drafting *g, struct eng_seq *s)
 {
     eng_prefetch_add_text(g, s->token + s->n_kv, s->n_row);
-    eng_prompts_add(g, s);
+    g->seq[g->n_seq++] = s;
     g->n_row += s->n_row;
+    eng_features_look_up(g, s);
     if (!eng_seq_is_due(s))
         return;
     spec_tree_clear(&s->draft->tree);
@@ -523,6 +526,7 @@ void eng_draft_make(struct eng_drafting *g)
 {
     bool unloaded = g->usable & eng_draft_unloaded(g);
     g->usable &= eng_draft_loaded(g);
+    eng_features_choose(g);
     eng_prefetch_request(g);
     if (!g->usable && g->n_due && eng_draft_controller_is_on(g))
         decide_plain(g, g->n_row - g->n_due, unloaded);
@@ -557,8 +561,9 @@ void eng_draft_pass_starts(struct eng_drafting *g)
         eng_beside_start(g);
 }
 
-void eng_draft_pass_ends(struct eng_drafting *g)
+void eng_draft_pass_ends(struct eng_drafting *g, const struct moe_result *result)
 {
+    eng_features_note(g, result);
     eng_overlap_end(g, eng_beside_wait(g));
     eng_prompts_end(g);
 }
@@ -611,6 +616,7 @@ static void learn(struct eng_drafting *g, const struct eng_pass_result *r)
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r)
 {
     eng_prompts_learn(g, r->pass_ns);
+    eng_features_count(g, r);
     if (g->overlap)
         eng_overlap_learn(g, r->pass_ns);
     if (!eng_draft_controller_is_on(g) || !g->n_due)

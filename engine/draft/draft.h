@@ -27,7 +27,8 @@
  *     prefetch.c       experts of the rows to come are requested before the pass
  *     cost.c           the expected cost of drafts, the controller's first estimate
  *     fit.c            fits the cost model to passes of requests, and keeps it beside the model
- *     unload.c         unloads a drafter if its memory is worth more as expert cache, and loads it again
+ *     features.c       for which passes the target stores the last layer's features of all rows
+ *     unload.c         unloads a drafter if its upkeep is more than its drafts save, and loads it again
  *
  * One thread calls this: the engine's. Memory is taken at open and load, and when unload.c loads a drafter again; nothing else
  * is allocated in a step. */
@@ -146,12 +147,15 @@ bool eng_draft_samples(const struct eng_drafting *g, const struct eng_seq *s);
 /* ---- a pass --------------------------------------------------------------------------------------- */
 
 void eng_draft_begin(struct eng_drafting *g);
-void eng_draft_add(struct eng_drafting *g, struct eng_seq *s); /* a sequence with rows in this pass, in row order */
+void eng_draft_add(struct eng_drafting *g, struct eng_seq *s); /* a sequence with a seat, in row order */
 void eng_draft_make(struct eng_drafting *g);                   /* fills the trees of the sequences that are due */
+
+/* Whether the pass has to store the last layer's features of all rows. */
+bool eng_draft_stores_features(const struct eng_drafting *g);
 
 /* Around the forward pass: drafting during the pass starts, and has stopped when eng_draft_pass_ends returns. */
 void eng_draft_pass_starts(struct eng_drafting *g);
-void eng_draft_pass_ends(struct eng_drafting *g);
+void eng_draft_pass_ends(struct eng_drafting *g, const struct moe_result *result);
 
 /* The i-th due sequence was verified: n_accepted nodes of its tree are on the accepted path; 0 if verifying failed. */
 void eng_draft_verified(struct eng_drafting *g, int i, const int16_t *path, int n_accepted);

@@ -4,9 +4,10 @@
  * purpose (MTP): a block of the target's family, with its experts in the target's store. Row i takes the target's
  * feature of token i, and token i + 1, and predicts feature i + 1; the output matrix turns this into a distribution of
  * token i + 2. Features of committed tokens lie in the target's context at the tokens' slots and are always the
- * target's own. So a row of committed tokens is computed once, with the next draft after them. Draft rows take the
- * head's predicted features, and lie in slots of their own that no later row reads. A row's key and value lie at the
- * slot of its token i + 1: sequences that share the slot share everything that the row has read.
+ * target's own; some may be missing (text_rows.c). So a row of committed tokens is computed once, with the next draft
+ * after them. Draft rows take the head's predicted features, and lie in slots of their own that no later row reads. A
+ * row's key and value lie at the slot of its token i + 1: sequences that share the slot share everything that the row
+ * has read.
  *
  * An MTP layer was trained to predict one token. For later tokens the layer takes its own feature in place of the
  * target's, as its authors run it.
@@ -58,7 +59,7 @@ static int open_model(struct draft_head *d, const struct eng_draft_option *w)
 
 /* Adds the features that the head reads to those that the target's context keeps for all drafters. Fails if another
  * head reads other layers. */
-static int ask_features(const struct draft_head *d, const struct eng_draft_option *w)
+static int ask_features(struct draft_head *d, const struct eng_draft_option *w)
 {
     struct moe_features its = moe_model_reads(d->model), *all = &d->base.drafting->features;
     if (its.n_inner && all->n_inner && memcmp(its.inner, all->inner, sizeof its.inner) != 0)
@@ -69,6 +70,7 @@ static int ask_features(const struct draft_head *d, const struct eng_draft_optio
         all->n_inner = its.n_inner;
         memcpy(all->inner, its.inner, sizeof its.inner);
     }
+    d->base.reads_features = moe_features_of_end(&its, d->base.drafting->host.model);
     return 0;
 }
 

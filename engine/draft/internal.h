@@ -26,7 +26,9 @@ struct eng_draft_seat {
     int n_chain_accepted;              /* chain tokens not refuted by the last commit, committed ones included */
     int n_computed[ENG_DRAFTERS_MOST]; /* tokens that each drafter has computed */
     bool drafter_prefilling;           /* a drafter has not yet computed the whole sequence, and made no draft */
-    uint8_t usable;                    /* bit i: drafter i may draft for the sequence */
+    int first_feature; /* the last layer's features of all tokens from this position on, up to n_kv, are stored */
+    uint8_t allowed;   /* bit i: the request lets drafter i draft for the sequence */
+    uint8_t usable;    /* those without heads that lack features */
 };
 
 /* ---- a drafter ------------------------------------------------------------------------------------- */
@@ -73,6 +75,7 @@ struct eng_drafter {
     int number;                    /* its bit in a tree's source */
     struct moe_context *context;   /* of a network, once loaded; else NULL */
     int position_offset;           /* 1 for a head: its row lies 1 position before its token */
+    bool reads_features;           /* a head that reads the last layer's feature of every token */
     struct kn_team *team;          /* computes and samples: the engine's, or beside.c's; set for draft models only */
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
@@ -126,8 +129,7 @@ struct eng_prefetch {
 /* prompts.c: prompts that drafters read. */
 struct eng_prompts {
     struct moe_row *row;          /* [READ_ROWS] */
-    struct eng_seq **seq;         /* [n] of n_parallel: the sequences with a seat, in row order */
-    int n, room;                  /* room: rows that may be computed before this step's drafts */
+    int room;                     /* rows that may be computed before this step's drafts */
     double row_ns, pass_ns;       /* time of such a row, and of the target's pass; recent means, 0: unknown */
     bool runs;                    /* the thread beside the pass reads */
     uint64_t n_read;              /* tokens that it has read in this pass */
@@ -175,9 +177,10 @@ struct eng_drafting {
     struct eng_overlap *overlap; /* NULL: no drafter drafts during passes */
     int overlap_arm; /* drafting during passes, as a drafter number of the controller; SPEC_DRAFTERS: none */
 
-    struct eng_seq **due; /* [n_due] of n_parallel: sequences due in the pass under way */
-    int n_due, n_row;     /* n_row: rows of the pass without drafts */
-    uint8_t usable;    /* bit i: drafter i is loaded and may draft for one of them; 0: a plain step, and no decision */
+    struct eng_seq **seq;    /* [n_seq] of n_parallel: sequences with a seat, in row order */
+    struct eng_seq **due;    /* [n_due] of n_parallel: those that are due */
+    int n_seq, n_due, n_row; /* n_row: rows of the pass without drafts */
+    uint8_t usable;    /* bit i: drafter i is loaded and can draft for one of them; 0: a plain step, and no decision */
     double n_position; /* positions of context of the due sequences */
     bool works_beside; /* a drafter works during the pass under way */
     int *due_number;   /* [n_parallel] their seats' numbers */
@@ -195,6 +198,11 @@ struct eng_drafting {
     int n_recall;
     struct eng_distributions distributions;
 
+    bool stores_features; /* the pass under way stores the last layer's features of all rows */
+    bool may_end_early;   /* its last layer is needed of rows without logits for their features alone */
+    double feature_ns;    /* time of these, stored or not, since the upkeep was last weighed */
+    double prompt_ns;     /* and of passes that read prompts alone */
+
     struct eng_draft_times times;
     struct eng_drafts counts;
 };
@@ -206,11 +214,12 @@ bool eng_draft_controller_is_on(const struct eng_drafting *g);
 int eng_arm_count(const struct eng_drafting *g);
 /* The drafters of plan `arm` of the controller, as bits; unloaded ones too. */
 uint8_t eng_arm_drafters(const struct eng_drafting *g, int arm);
-uint8_t eng_draft_loaded(const struct eng_drafting *g);         /* the drafters that are not unloaded, as bits */
-uint8_t eng_draft_unloaded(const struct eng_drafting *g);       /* those that may be loaded again */
-void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s); /* a sequence enters, with its `usable` set */
-void eng_arms_disable(struct eng_drafting *g);                  /* plans without a drafter in g->usable */
-bool eng_draft_always_overlaps(const struct eng_drafting *g);   /* --dsi 1, while its drafter is loaded */
+uint8_t eng_draft_loaded(const struct eng_drafting *g);          /* the drafters that are not unloaded, as bits */
+uint8_t eng_draft_unloaded(const struct eng_drafting *g);        /* those that may be loaded again */
+void eng_arms_begin(struct eng_drafting *g, struct eng_seq *s);  /* a sequence enters, with its `usable` set */
+void eng_arms_update(struct eng_drafting *g, struct eng_seq *s); /* its `usable` has changed */
+void eng_arms_disable(struct eng_drafting *g);                   /* plans without a drafter in g->usable */
+bool eng_draft_always_overlaps(const struct eng_drafting *g);    /* --dsi 1, while its drafter is loaded */
 
 /* ---- cost.c ------------------------------------------------------------------------------------------- */
 
@@ -239,6 +248,8 @@ void eng_draft_load_all(struct eng_drafting *g);                /* the unloaded 
 
 int *eng_draft_computed(const struct eng_drafter *d, struct eng_seq *s);
 int eng_draft_first_uncomputed(const struct eng_drafter *d, struct eng_seq *s, int n_text);
+/* The position from which on it can compute rows of s, and its attention reads. */
+int eng_draft_first_position(const struct eng_drafter *d, const struct eng_seq *s);
 /* Marks the path's whole blocks, from the block of position `from` on and up to n, as computed by d, for every sequence
  * that shares them. */
 void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from, int n);
@@ -263,6 +274,19 @@ struct moe_context_options eng_trees_context(const struct eng_trees *t, int n_sl
 void eng_trees_begin(struct eng_trees *t);
 void eng_trees_add(struct eng_trees *t, struct eng_seq *s, int n_node, int depth); /* 0 of either: no draft */
 int eng_trees_grow(struct eng_trees *t, struct moe_context *c); /* runs the passes and fills the sequences' trees */
+
+/* ---- features.c ------------------------------------------------------------------------------------------------ */
+
+#define ENG_MIN_FEATURES                                                                                               \
+    16 /* a head drafts behind a gap of its sequence's features if there are so many; with fewer badly */
+
+/* Heads at work that read the last layer's feature of every token, as bits; unloaded ones too. */
+uint8_t eng_features_readers(const struct eng_drafting *g);
+void eng_features_look_up(struct eng_drafting *g, struct eng_seq *s); /* sets first_feature and usable of its seat */
+void eng_features_choose(struct eng_drafting *g);                     /* whether the pass stores those of all rows */
+void eng_features_note(struct eng_drafting *g, const struct moe_result *r);       /* after the pass: marks gaps */
+void eng_features_count(struct eng_drafting *g, const struct eng_pass_result *r); /* their time */
+static inline bool eng_has_last_feature(const struct eng_seq *s) { return s->draft->first_feature < s->n_kv; }
 
 /* ---- prefetch.c ------------------------------------------------------------------------------------------------ */
 
@@ -320,8 +344,7 @@ uint64_t eng_beside_wait(struct eng_drafting *g); /* tells it to stop, and waits
 
 int eng_prompts_open(struct eng_drafting *g);
 void eng_prompts_close(struct eng_drafting *g);
-void eng_prompts_begin(struct eng_drafting *g);                  /* at the start of a step */
-void eng_prompts_add(struct eng_drafting *g, struct eng_seq *s); /* each sequence with a seat */
+void eng_prompts_begin(struct eng_drafting *g); /* at the start of a step */
 /* Before d drafts for the sequences with n_node[i] > 0: computes most of the tokens that it has not, as far as the step
  * has time for it. The first pass of the draft computes READ_ROWS more. Returns 0 or an error. */
 int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n_node, int n);

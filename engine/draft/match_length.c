@@ -111,7 +111,7 @@ static void guess_item(void *arg, int i, int thread)
     float *feature = feature_of(l, i);
     double length[SPEC_LENGTHS];
     (void)thread;
-    if (g->due[i]->n_kv < 1)
+    if (!eng_has_last_feature(g->due[i]))
         return;
     spec_lengths_predict(&l->net, feature, feature + l->net.n_in, length);
     int width = g->opt.verify == SPEC_COUPLED ? SPEC_LENGTH_WIDTHS - 1 : 0;
@@ -126,13 +126,13 @@ void eng_lengths_predict(struct eng_drafting *g)
             continue;
         for (int i = 0; i < g->n_due; i++) {
             const struct eng_seq *s = g->due[i];
-            if (s->n_kv > 0)
+            if (eng_has_last_feature(s))
                 moe_context_feature(g->host.context, s->path.slot[s->n_kv - 1], feature_of(l, i));
         }
         kn_parallel_for(g->host.team, g->n_due, guess_item, l);
         for (int i = 0; i < g->n_due; i++)
             if (g->due[i]->draft->usable >> k & 1)
                 spec_control_set_survival(g->control, k, g->due[i]->number,
-                                          g->due[i]->n_kv < 1 ? NULL : l->survival[i]);
+                                          eng_has_last_feature(g->due[i]) ? l->survival[i] : NULL);
     }
 }

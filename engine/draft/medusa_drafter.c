@@ -169,12 +169,13 @@ static bool grow(const struct draft_medusa *d, const struct item *it, struct spe
     return deeper;
 }
 
-/* The features of the last computed tokens; a sequence of one token has none. */
+/* The features of the last computed tokens; a sequence of one token has none, and one that begins behind
+ * a cached prompt may have none. */
 static void list(struct draft_medusa *d, struct eng_seq **s, const int *n_node, int n)
 {
     d->n_item = 0;
     for (int i = 0; i < n; i++) {
-        if (n_node[i] <= 0 || s[i]->n_kv < 1)
+        if (n_node[i] <= 0 || !eng_has_last_feature(s[i]))
             continue;
         d->slot[d->n_item] = s[i]->path.slot[s[i]->n_kv - 1];
         d->item[d->n_item] = (struct item){ s[i], n_node[i], 0, &d->guesses[d->n_item] };

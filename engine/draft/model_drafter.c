@@ -322,7 +322,7 @@ static int draft_token(struct draft_model *d, int n_item)
             lay_rows(d, &d->item[i], n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
-    const struct moe_batch rows = { d->row, n_row };
+    const struct moe_batch rows = { .row = d->row, .n_row = n_row };
     int error = d->model ? moe_forward(d->base.context, &rows, &d->result)
                          : moe_forward_present(d->base.drafting->host.context, &rows, &d->result);
     if (error || (error = moe_rows_status(&d->result, 0, n_row)))

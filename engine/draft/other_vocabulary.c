@@ -357,7 +357,7 @@ static int draft_token(struct other *d, int n_item, int depth)
     }
     if (n_row == 0)
         return 0;
-    int error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
+    int error = moe_forward(d->context, &(struct moe_batch){ .row = d->row, .n_row = n_row }, &d->result);
     if (error || (error = moe_rows_status(&d->result, 0, n_row)))
         return error;
     kn_parallel_for(d->base.drafting->host.team, n_want, choose_item, d);
@@ -387,7 +387,7 @@ static int catch_up(struct other *d, int n_item)
             if (room > 0)
                 lay_rows(d, &d->item[i], room, &n_row);
         }
-        error = moe_forward(d->context, &(struct moe_batch){ d->row, n_row }, &d->result);
+        error = moe_forward(d->context, &(struct moe_batch){ .row = d->row, .n_row = n_row }, &d->result);
         if (!error)
             error = moe_rows_status(&d->result, 0, n_row);
         eng_prompts_count(d->base.drafting, n_row, kn_now_ns() - start);

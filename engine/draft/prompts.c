@@ -27,15 +27,10 @@ int eng_prompts_open(struct eng_drafting *g)
     if (!any)
         return 0;
     g->prompts.row = kn_calloc(READ_ROWS, sizeof *g->prompts.row);
-    g->prompts.seq = kn_calloc((size_t)g->host.n_parallel, sizeof(struct eng_seq *));
-    return g->prompts.row && g->prompts.seq ? 0 : kn_fail(KN_ENOMEM, "no memory for drafters that read prompts");
+    return g->prompts.row ? 0 : kn_fail(KN_ENOMEM, "no memory for drafters that read prompts");
 }
 
-void eng_prompts_close(struct eng_drafting *g)
-{
-    kn_free(g->prompts.row);
-    kn_free(g->prompts.seq);
-}
+void eng_prompts_close(struct eng_drafting *g) { kn_free(g->prompts.row); }
 
 /* Lays rows for tokens of s before `end` that d has not computed, at most `room`. Returns their number. */
 static int lay(struct eng_drafter *d, struct eng_seq *s, int end, int room, struct moe_row *row, int *n_row)
@@ -54,7 +49,9 @@ static int lay(struct eng_drafter *d, struct eng_seq *s, int end, int room, stru
 static int compute(const struct eng_drafter *d, int n_row)
 {
     struct moe_result result;
-    int error = n_row ? moe_forward(d->context, &(struct moe_batch){ d->drafting->prompts.row, n_row }, &result) : 0;
+    int error = n_row ? moe_forward(d->context, &(struct moe_batch){ .row = d->drafting->prompts.row, .n_row = n_row },
+                                    &result)
+                      : 0;
     return error ? error : moe_rows_status(&result, 0, n_row);
 }
 
@@ -69,7 +66,6 @@ void eng_prompts_begin(struct eng_drafting *g)
     if (slower < UNLIMITED_SLOWDOWN)
         rows = p->row_ns > 0 && p->pass_ns > 0 ? (slower - 1) * p->pass_ns / p->row_ns : 0;
     p->room = rows < INT32_MAX ? (int)rows : INT32_MAX;
-    p->n = 0;
 }
 
 /* The rows of due sequences that d has yet to compute before their last token. */
@@ -111,12 +107,6 @@ int eng_prompts_catch_up(struct eng_drafter *d, struct eng_seq **s, const int *n
 
 /* ---- beside a pass -------------------------------------------------------------------------------------- */
 
-void eng_prompts_add(struct eng_drafting *g, struct eng_seq *s)
-{
-    if (g->prompts.seq)
-        g->prompts.seq[g->prompts.n++] = s;
-}
-
 /* The tokens of s that d can read while the pass runs: a model those of the pass too, a head those whose feature was
  * kept before. Of a sequence that decodes, not the last, which is computed with the draft behind it. */
 static int n_readable(const struct eng_drafter *d, const struct eng_seq *s)
@@ -141,8 +131,8 @@ bool eng_prompts_start(struct eng_drafting *g)
     if (!g->beside || g->opt.gamma == 0 || !store || off_store_is_whole(store))
         return false;
     for (int i = 0; i < g->n_drafter; i++)
-        for (int k = 0; k < g->prompts.n && reads(g->drafter[i]); k++)
-            g->prompts.runs |= is_behind(g->drafter[i], g->prompts.seq[k]);
+        for (int k = 0; k < g->n_seq && reads(g->drafter[i]); k++)
+            g->prompts.runs |= is_behind(g->drafter[i], g->seq[k]);
     return g->prompts.runs;
 }
 
@@ -168,8 +158,8 @@ void eng_prompts_run(struct eng_drafting *g, const struct eng_beside_tools *tool
         if (!reads(d))
             continue;
         moe_context_set_team(d->context, tools->team);
-        for (int k = 0; k < p->n; k++)
-            read_one(d, p->seq[k], tools->stop);
+        for (int k = 0; k < g->n_seq; k++)
+            read_one(d, g->seq[k], tools->stop);
         moe_context_set_team(d->context, g->host.team);
     }
 }

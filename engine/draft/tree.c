@@ -195,6 +195,7 @@ static void lay_guess(struct eng_trees *t, struct item *it, int guess, int *n_ro
                                            .want_logits = true,
                                            .base = s->path.slot + back,
                                            .n_base = s->n_token - back,
+                                           .first = eng_draft_first_position(t->drafter, s),
                                            .tail = tail,
                                            .from_result = back > 0,
                                            .feature_at = before };
@@ -359,7 +360,7 @@ static int draft_level(struct eng_trees *t, struct moe_context *c)
             lay_level(t, &t->item[i], t->n_item - 1 - i, &n_row, &n_want);
     if (n_row == 0)
         return 0;
-    int error = moe_forward(c, &(struct moe_batch){ t->row, n_row }, &t->result);
+    int error = moe_forward(c, &(struct moe_batch){ .row = t->row, .n_row = n_row }, &t->result);
     if (error || (error = moe_rows_status(&t->result, 0, n_row)))
         return error;
     kn_parallel_for(t->drafter->drafting->host.team, n_want, choose_row, t);

@@ -1,11 +1,11 @@
-/* engine/draft/unload.c - drafters that are not worth their memory are unloaded, and loaded again when they are.
+/* engine/draft/unload.c - drafters that are not worth their upkeep are unloaded, and loaded again when they are.
  *
- * A drafter with a network takes memory that could hold experts. While some experts are on disk, an account (speculative/upkeep.h)
- * compares the time saved by its drafts with the time that the memory would save. If the drafts save less, the memory of the
- * drafter's weights, buffers, keys and values goes to the expert cache. It is taken back when the drafts promise more, as they
- * may when more sequences are due.
+ * A drafter with a network takes memory, which could hold experts while some are on disk; and for a head the model computes the
+ * features of prompts (features.c). An account (speculative/upkeep.h) compares this with the time saved by its drafts. If they
+ * save less, the drafter is unloaded: the memory of its weights, buffers, keys and values goes to the expert cache. It is
+ * loaded again when the drafts promise more, as they may when more sequences are due.
  *
- * Drafters without a network are never unloaded: their memory is small. */
+ * Drafters without a network are never unloaded: their upkeep is small. */
 #include "engine/draft/internal.h"
 
 #include <math.h>
@@ -16,9 +16,16 @@
 #define WAIT_NS       200000
 
 /* With a device that has its own memory drafters are there, where their memory cannot hold experts of the store. */
-static bool can_be_unloaded(const struct eng_drafter *d)
+static bool can_give_memory(const struct eng_drafter *d)
 {
     return d->kind->unload && !d->drafting->host.split->device.total;
+}
+
+static bool reads_features(const struct eng_drafter *d) { return eng_features_readers(d->drafting) >> d->number & 1; }
+
+static bool can_be_unloaded(const struct eng_drafter *d)
+{
+    return can_give_memory(d) || (d->kind->unload && reads_features(d));
 }
 
 static size_t returned_bytes(const struct eng_drafting *g, const struct eng_drafter *d)
@@ -38,7 +45,7 @@ size_t eng_draft_returnable_bytes(const struct eng_drafting *g)
 {
     size_t bytes = 0;
     for (int i = 0; i < g->n_drafter && g->opt.gamma == ENG_GAMMA_AUTO; i++)
-        if (can_be_unloaded(g->drafter[i]))
+        if (can_give_memory(g->drafter[i]))
             bytes += returned_bytes(g, g->drafter[i]);
     return bytes;
 }
@@ -65,7 +72,7 @@ static double memory_value(const struct eng_drafting *g, const struct eng_drafte
     for (int i = 0; i < g->n_drafter; i++)
         at_most += g->drafter[i]->upkeep.unloaded ? n_fitting(g, g->drafter[i]) : 0;
     on_disk += d->upkeep.unloaded ? its : 0;
-    if (g->cost.disk_ns <= 0 || on_disk <= 0)
+    if (!can_give_memory(d) || g->cost.disk_ns <= 0 || on_disk <= 0)
         return 0;
     return 1 - plain_ns(g, on_disk - its, at_most) / plain_ns(g, on_disk, at_most);
 }
@@ -92,14 +99,20 @@ static void forget_computed(struct eng_drafting *g, const struct eng_drafter *d)
         g->host.kv->block[i].drafted &= (uint8_t) ~(1 << d->number);
 }
 
+/* The store that the drafter's memory goes to; NULL: none. */
+static struct off_store *store_for(const struct eng_drafter *d)
+{
+    return can_give_memory(d) ? moe_model_store(d->drafting->host.model) : NULL;
+}
+
 static void give_memory(struct eng_drafting *g, struct eng_drafter *d)
 {
     kn_assert(!d->upkeep.unloaded);
     d->kind->unload(d);
     spec_upkeep_unloaded(&d->upkeep);
-    if (!moe_model_store(g->host.model))
+    if (!store_for(d))
         return;
-    off_store_grow(moe_model_store(g->host.model), returned_bytes(g, d));
+    off_store_grow(store_for(d), returned_bytes(g, d));
     set_split(g, d, true);
 }
 
@@ -125,7 +138,7 @@ static bool take_memory(struct off_store *store, size_t bytes)
 bool eng_draft_load_again(struct eng_drafting *g, int drafter)
 {
     struct eng_drafter *d = g->drafter[drafter];
-    struct off_store *store = moe_model_store(g->host.model);
+    struct off_store *store = store_for(d);
     if (d->broken || !d->upkeep.unloaded || (store && !take_memory(store, returned_bytes(g, d))))
         return false;
     if (store)
@@ -150,7 +163,7 @@ void eng_draft_load_all(struct eng_drafting *g)
 /* The networks that were asked in the step, as bits. */
 static uint8_t networks_asked(const struct eng_drafting *g)
 {
-    int bits = g->decision.drafter == SPEC_OFF ? 0 : eng_arm_drafters(g, g->decision.drafter) & eng_draft_loaded(g);
+    int bits = g->decision.drafter == SPEC_OFF ? 0 : eng_arm_drafters(g, g->decision.drafter) & g->usable;
     for (int i = 0; i < g->n_drafter; i++)
         if (!g->drafter[i]->kind->unload)
             bits &= ~(1 << i);
@@ -165,10 +178,11 @@ static double saved_by_each(const struct eng_drafting *g, int n)
 
 static void unload_and_say(struct eng_drafting *g, struct eng_drafter *d, double value)
 {
-    kn_say(
-        KN_LOG_INFO,
-        "%s: its drafts save less time than its %.0f MiB as expert cache (%.1f %%): experts have them until it promises more",
-        d->name, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value);
+    kn_say(KN_LOG_INFO,
+           "%s: its drafts save less time than it costs (its %.0f MiB as expert cache: %.1f %%; features of prompts: "
+           "%.1f %%): it is unloaded until it promises more",
+           d->name, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value,
+           100 * spec_upkeep_feature_part(&d->upkeep));
     eng_draft_unload(g, d->number);
 }
 
@@ -188,18 +202,29 @@ static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, con
 {
     double gain = promise(g, d);
     uint64_t start = kn_now_ns();
-    if (!spec_upkeep_pays(gain, s->value) || !eng_draft_load_again(g, d->number))
+    if (!spec_upkeep_pays(&d->upkeep, gain, s->value) || !eng_draft_load_again(g, d->number))
         return;
     d->upkeep.lost += s->plain_ns > 0 ? (double)(kn_now_ns() - start) / s->plain_ns : 0;
     kn_say(KN_LOG_INFO, "%s: loaded again: its drafts promise a gain of %.2f", d->name, gain);
 }
 
-static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns, double saved)
+/* The loaded heads, as bits, share the time of features equally. An unloaded one would cost it if there were no other. */
+static double feature_ns(const struct eng_drafting *g, const struct eng_drafter *d, uint8_t loaded)
+{
+    if (!(eng_features_readers(g) >> d->number & 1) || (loaded && d->upkeep.unloaded))
+        return 0;
+    return g->feature_ns / kn_max(1, __builtin_popcount(loaded));
+}
+
+static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns, double saved, double feature)
 {
     struct spec_upkeep_step s = { .value = memory_value(g, d),
                                   .step_ns = step_ns,
                                   .plain_ns = g->decision.off_ns > 0 ? g->decision.off_ns : step_ns,
-                                  .saved_ns = saved };
+                                  .saved_ns = saved,
+                                  .reads_features = d->reads_features,
+                                  .prompt_ns = g->prompt_ns,
+                                  .feature_ns = feature };
     spec_control_set_memory_value(g->control, d->number, s.value);
     switch (spec_upkeep_learn(&d->upkeep, &s)) {
     case SPEC_UPKEEP_UNLOAD:
@@ -216,9 +241,13 @@ static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns,
 void eng_draft_weigh_upkeep(struct eng_drafting *g, double step_ns)
 {
     g->due_mean += (g->n_due - g->due_mean) / (g->due_mean > 0 ? STEPS_TO_MEAN : 1);
-    uint8_t asked = networks_asked(g); /* before one is unloaded */
+    uint8_t asked = networks_asked(g),
+            heads = eng_features_readers(g) & eng_draft_loaded(g); /* before one is unloaded */
     double saved = saved_by_each(g, __builtin_popcount(asked));
-    for (int i = 0; i < g->n_drafter; i++)
-        if (can_be_unloaded(g->drafter[i]) && !(g->drafter[i]->broken && g->drafter[i]->upkeep.unloaded))
-            weigh(g, g->drafter[i], step_ns, asked >> i & 1 ? saved : 0);
+    for (int i = 0; i < g->n_drafter; i++) {
+        struct eng_drafter *d = g->drafter[i];
+        if (can_be_unloaded(d) && !(d->broken && d->upkeep.unloaded))
+            weigh(g, d, step_ns, asked >> i & 1 ? saved : 0, feature_ns(g, d, heads));
+    }
+    g->feature_ns = g->prompt_ns = 0;
 }

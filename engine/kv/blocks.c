@@ -102,6 +102,7 @@ static int32_t take(struct eng_kv *kv)
     kv->block[id].n_user = 1;
     kv->block[id].n_token = 0;
     kv->block[id].drafted = 0;
+    kv->block[id].gap_end = 0;
     return id;
 }
 
@@ -190,6 +191,28 @@ void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token,
 {
     while (path->n_kept + ENG_KV_BLOCK <= n)
         keep_block(kv, path, token + path->n_kept, ENG_KV_BLOCK);
+}
+
+/* ---- features ------------------------------------------------------------------------------------------ */
+
+void eng_kv_note_copy(struct eng_kv *kv, int32_t block, int32_t slot, int n)
+{
+    kv->block[slot / ENG_KV_BLOCK].gap_end = (uint8_t)kn_min(kv->block[block].gap_end, n);
+}
+
+void eng_kv_mark_gap(struct eng_kv *kv, const struct eng_path *path, int from, int end)
+{
+    kn_assert(from >= path->n_kept && end <= path->n_slot);
+    for (int at = from; at < end; at++)
+        kv->block[block_at(path, at)].gap_end = (uint8_t)(at % ENG_KV_BLOCK + 1);
+}
+
+int eng_kv_first_feature(const struct eng_kv *kv, const struct eng_path *path, int n)
+{
+    int at = (n - 1) / ENG_KV_BLOCK * ENG_KV_BLOCK;
+    while (at > 0 && !kv->block[block_at(path, at)].gap_end)
+        at -= ENG_KV_BLOCK;
+    return n > 0 ? at + kv->block[block_at(path, at)].gap_end : 0;
 }
 
 void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n)

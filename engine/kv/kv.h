@@ -21,7 +21,8 @@ struct eng_block {
     int32_t parent, child, next, prev; /* prefix tree of kept blocks; next, prev: siblings; -1: none */
     int32_t older, newer;              /* LRU list of kept blocks without users */
     int32_t same_hash;                 /* next block in the list of its table entry */
-    uint8_t drafted;                   /* bit i: drafter i has computed its own KV for the whole block */
+    uint8_t drafted;                   /* bit i: drafter i has computed its own KV for the block, from gap_end on */
+    uint8_t gap_end;                   /* from this slot on all rows have stored a feature of the last layer */
     int32_t state;                     /* of a kept block: number of the kept state at its end; -1: none */
     uint64_t salt;
     uint64_t key[2]; /* hash of the salt and all tokens up to this block's end */
@@ -85,6 +86,14 @@ void eng_kv_unpin(struct eng_kv *kv, int32_t block);
 /* Called when KV of the first n positions, the tokens token[n], is final: the whole blocks among them become kept. If a
  * block with the same prefix is kept already, the path uses that block in place of its own. */
 void eng_kv_keep(struct eng_kv *kv, struct eng_path *path, const int32_t *token, int n);
+
+/* The first n slots of `block` were copied, features too, to the block that begins at `slot`. */
+void eng_kv_note_copy(struct eng_kv *kv, int32_t block, int32_t slot, int n);
+
+/* The rows of positions from .. end - 1, in blocks of the path's own, have stored no feature of the last layer. */
+void eng_kv_mark_gap(struct eng_kv *kv, const struct eng_path *path, int from, int end);
+/* The first position from which on all rows up to position n - 1 have; n: the last one has not. */
+int eng_kv_first_feature(const struct eng_kv *kv, const struct eng_path *path, int n);
 
 /* Releases the path's blocks that lie wholly beyond n positions; none of them may be kept. */
 void eng_kv_trim(struct eng_kv *kv, struct eng_path *path, int n);

@@ -349,7 +349,7 @@ KN_DEVICE void finish_head(const struct kn_op_attend &o, size_t row, int head, s
 
 KN_DEVICE int first_position(const struct kn_op_attend &o, const struct kn_row *r)
 {
-    return kn_first_position(r->position, o.window, o.chunked);
+    return kn_first_position(r, o.window, o.chunked);
 }
 
 /* The codes of this head's outputs, which are written: by the last of the heads whose outputs fill whole records. */

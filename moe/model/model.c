@@ -262,6 +262,11 @@ int moe_model_open(struct moe_model **out, const struct moe_file *f, const struc
 
 struct moe_features moe_model_reads(const struct moe_model *head) { return head->desc.reads; }
 
+bool moe_features_of_end(const struct moe_features *f, const struct moe_model *m)
+{
+    return f->last || (f->n_inner && f->inner[f->n_inner - 1] == m->desc.n_layer);
+}
+
 int moe_model_open_ahead(struct moe_model **out, const struct moe_model *target)
 {
     struct moe_model *m = kn_calloc(1, sizeof *m);

@@ -1,6 +1,6 @@
 /* Draft heads: the features that a target's pass stores for them, the inputs of their rows, and their logits.
  *
- * Every row of a target stores its features at its KV slot, in moe_feature_format().  A row of an EAGLE or MTP head starts
+ * A row of a target stores its features at its KV slot, in moe_feature_format().  A row of an EAGLE or MTP head starts
  * from one matrix product of a feature and the token's embedding.  A row of an EAGLE-3 head starts from a matrix
  * product of three features, and its attention reads the token's embedding beside it.  Later rows of a draft start, in
  * place of the target's feature, from the head's own hidden state in the row before them: after the final norm, for

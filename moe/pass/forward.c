@@ -65,6 +65,7 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
                                          .position = r->position,
                                          .slot = slot,
                                          .n_base = r->n_base,
+                                         .first = r->first,
                                          .base = moe_base_table(c, r->base, kn_min(r->n_base, c->opt.max_pos)),
                                          .tail = moe_tail_table(c, r->tail, r->position + 1 - r->n_base),
                                          .feature = own_feature(c, r),
@@ -80,18 +81,18 @@ static void begin(struct moe_context *c, const struct moe_batch *b)
 
 /* ---- rows without logits in the last layer ----------------------------------------------------------------- */
 
-/* Whether the last layer of this pass is computed for all rows: their features are kept, or their experts counted. */
-static bool needs_all_rows(const struct moe_context *c)
+/* Whether rows without logits need no more of the last layer than key and value, but for their features: no experts are counted,
+ * and no recurrent state goes through them. */
+static bool may_end_early(const struct moe_context *c)
 {
-    const struct moe_features *f = &c->opt.features;
-    bool reads_end = f->n_inner && f->inner[f->n_inner - 1] == c->model->desc.n_layer;
-    return f->last || reads_end || c->guess.sight || c->recall.learns;
+    const struct moe_desc *d = &c->model->desc;
+    return !moe_is_delta(d, d->n_layer - 1) && !c->guess.sight && !c->recall.learns;
 }
 
 bool moe_drops_rows(const struct moe_context *c, int layer)
 {
-    const struct moe_desc *d = &c->model->desc;
-    return layer == d->n_layer - 1 && c->n_want < c->n_row && !moe_is_delta(d, layer) && !needs_all_rows(c);
+    bool stores = !c->batch->features_of_wanted && moe_features_of_end(&c->opt.features, c->model);
+    return layer == c->model->desc.n_layer - 1 && c->n_want < c->n_row && !stores && may_end_early(c);
 }
 
 void moe_drop_rows(struct moe_context *c, int layer)
@@ -208,7 +209,8 @@ static void run(struct moe_context *c, const struct moe_batch *batch, struct moe
     *out = (struct moe_result){ .logits = moe_image(c, c->logits),
                                 .status = c->all.status,
                                 .n_want = c->n_want,
-                                .experts_per_layer = c->distinct / kn_max(1, moe_n_sparse_before(d, d->n_layer)) };
+                                .experts_per_layer = c->distinct / kn_max(1, moe_n_sparse_before(d, d->n_layer)),
+                                .may_end_early = may_end_early(c) };
 }
 
 int moe_forward(struct moe_context *c, const struct moe_batch *batch, struct moe_result *out)

@@ -180,7 +180,7 @@ static int pass_twice(struct rig *r, float *all)
             row[i] = (struct moe_row){
                 .token = r->g.token[i], .position = i, .want_logits = i > 3, .base = slot, .n_base = N_TOK
             };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_TOK }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = N_TOK }, &result), 0);
         error = moe_rows_status(&result, 0, N_TOK);
         if (!error)
             memcpy(all, result.logits, (size_t)(result.n_want * r->g.n_vocab) * sizeof *all);
@@ -298,7 +298,7 @@ static int pass(struct moe_context *c, int state, int from, int to, bool want, b
                                           .state = state,
                                           .draft = draft && p == to - 1,
                                           .after = p - from - 1 };
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, to - from }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = to - from }, &result), 0);
     if (result.n_want)
         memcpy(logits, result.logits, (size_t)result.n_want * N_VOCAB * sizeof *logits);
     return moe_rows_status(&result, 0, to - from);

@@ -52,7 +52,7 @@ static void run(const struct golden *g, struct moe_model *m, struct kn_team *tea
                                        .want_logits = done || i % 3 == 2,
                                        .base = slot,
                                        .n_base = LENGTH };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         assert_int_equal(moe_rows_status(&result, 0, n), 0);
         memcpy(all, result.logits, (size_t)(result.n_want * g->n_vocab) * sizeof *all);
         all += result.n_want * g->n_vocab;

@@ -28,7 +28,7 @@ static struct calls pass(const struct golden *g, struct moe_context *c, int n)
         };
     }
     calls = (struct calls){ 0, 0 };
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
     return calls;
 }

@@ -39,7 +39,7 @@ static void on_host(const struct kn_op *op)
         skip();                                                                                                        \
     used = 0
 
-/* n rows at these positions, which share one path; row 1, if there is one, has failed. */
+/* n rows at these positions, which share one path; every second reads a third of it; row 1, if there is one, has failed. */
 static struct kn_rows rows_at(int n, const int *position)
 {
     int most = 0;
@@ -53,6 +53,7 @@ static struct kn_rows rows_at(int n, const int *position)
     for (int i = 0; i < n; i++) {
         status[i] = i == 1 ? KN_EIO : 0;
         row[i] = (struct kn_row){ .token = i, .position = position[i], .base = base, .n_base = most / 2, .tail = tail };
+        row[i].first = i % 2 ? position[i] - position[i] / 3 : 0;
         row[i].slot = base[position[i]];
     }
     return (struct kn_rows){ row, status, n };

@@ -19,6 +19,23 @@ static inline void reload(struct eng_engine *e)
     }
 }
 
+/* Before one of 12 steps, heads that read features of all tokens are unloaded, or loaded again. Returns whether one was. */
+static inline bool heads_come_and_go(struct eng_engine *e)
+{
+    struct eng_drafting *g = e->drafting;
+    bool any = false;
+    for (int i = 0; i < g->n_drafter; i++) {
+        if (!g->drafter[i]->reads_features || below(12))
+            continue;
+        if (g->drafter[i]->upkeep.unloaded)
+            eng_draft_load_again(g, i);
+        else
+            eng_draft_unload(g, i);
+        any = true;
+    }
+    return any;
+}
+
 /* For asked_meddle: before one of 16 steps. */
 static inline void reload_at_times(struct eng_engine *e)
 {

@@ -23,7 +23,7 @@ static void compute(const struct moe_model *m, struct kn_team *team)
         row[i] = (struct moe_row){
             .token = i * (shape->n_vocab - 1) / 2, .position = i, .base = slot, .n_base = 3, .want_logits = i == 2
         };
-    moe_forward(c, &(struct moe_batch){ row, 3 }, &result);
+    moe_forward(c, &(struct moe_batch){ .row = row, .n_row = 3 }, &result);
     moe_context_close(c);
 }
 

@@ -241,12 +241,12 @@ static void case_finish_qkv(void)
 
 static const float *head_scale(const float *scale, size_t bytes) { return scale ? scale + bytes / 4 : NULL; }
 
-static int plain_first(const struct kn_op_attend *o, int position)
+static int plain_first(const struct kn_op_attend *o, const struct kn_row *r)
 {
-    int first = o->window && !o->chunked ? kn_max(0, position + 1 - o->window) : 0;
-    while (o->chunked && first + o->window <= position)
+    int first = o->window && !o->chunked ? kn_max(0, r->position + 1 - o->window) : 0;
+    while (o->chunked && first + o->window <= r->position)
         first += o->window;
-    return first;
+    return kn_max(first, r->first);
 }
 
 PLAIN(attend)
@@ -268,7 +268,7 @@ PLAIN(attend)
                                                 .base = r->base,
                                                 .tail = r->tail,
                                                 .n_base = r->n_base,
-                                                .first = plain_first(o, r->position),
+                                                .first = plain_first(o, r),
                                                 .last = r->position,
                                                 .n_q = 1,
                                                 .d_key = o->d_key,
@@ -298,6 +298,14 @@ static struct kn_rows long_row(void)
     *status = 0;
     *row = (struct kn_row){ .position = n - 1, .slot = base[n - 1], .base = base, .n_base = n };
     return (struct kn_rows){ row, status, 1 };
+}
+
+/* The same rows, each of which reads from some position on. */
+static struct kn_rows begin_late(struct kn_rows rows)
+{
+    for (int i = 0; i < rows.n; i++)
+        ((struct kn_row *)rows.row)[i].first = random_below(rows.row[i].position + 1);
+    return rows;
 }
 
 /* A cache with a key and a value in each slot of n_kv heads. */
@@ -332,6 +340,16 @@ static void cases_of_attend(enum kn_kv kv)
                      : 0,
              floats(N_ROW * 4 * 16), i & 2 ? floats(N_ROW * 4 * 32) : NULL, i & 4 ? floats(4) : NULL, 0.3f,
              full_cache(kv, 2, 16, 16, false), false, acts(N_ROW, 64, 32, Q32), Q32, i > 7);
+    }
+    for (int i = 0; i < 8; i++) {
+        used = 0;
+        CASE(ATTEND, attend, begin_late(i & 4 ? long_row() : rows_of_batch()), 4, 2, 16, 16, i & 1 ? 3 : 0,
+             floats(N_ROW * 4 * 16), i & 2 ? floats(N_ROW * 4 * 32) : NULL, NULL, 0.3f,
+             full_cache(kv, 2, 16, 16, false), false, acts(N_ROW, 64, 32, Q32), Q32);
+        used = 0;
+        CASE(ATTEND, attend, begin_late(i & 1 ? long_row() : rows_of_batch()), 20, 1, 40, 32, 0,
+             floats(N_ROW * 20 * 40), NULL, NULL, 0.2f, full_cache(kv, 1, 40, 32, true), true,
+             acts(N_ROW * 20, 32, 0, Q32), Q32);
     }
     used = 0; /* latent: 37 heads share one key, whose first part is the value */
     CASE(ATTEND, attend, rows_of_batch(), 37, 1, 40, 32, 0, floats(N_ROW * 37 * 40), NULL, NULL, 0.2f,

@@ -43,7 +43,7 @@ static inline float *logits_by(const struct golden *g, const char *name, struct 
             .token = g->token[i], .position = i, .want_logits = i >= N_TOK - 4, .base = slot, .n_base = N_TOK
         };
     }
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_TOK }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = N_TOK }, &result), 0);
     float *out = malloc(bytes);
     memcpy(out, result.logits, bytes);
     moe_context_close(c);

@@ -63,7 +63,7 @@ static inline void pair_close(struct pair *p)
 
 static inline void pair_forward(struct moe_context *c, const struct moe_row *row, int n, struct moe_result *result)
 {
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, result), 0);
     assert_int_equal(moe_rows_status(result, 0, n), 0);
 }
 

@@ -1,6 +1,6 @@
-/* Is a drafter's memory worth more as expert cache?  On a machine with plain numbers: a step takes 1 without the drafter,
- * 1 / (1 - value) with its memory taken, and drafts shorten it.  Kept if drafts gain more; unloaded in time if not; back if
- * they promise more; and never much slower than without the drafter.
+/* Is a drafter worth its upkeep?  On a machine with plain numbers: a step takes 1 without the drafter, 1 / (1 - value) with its
+ * memory taken, and drafts shorten it.  Kept if drafts gain more; unloaded in time if not; back if they promise more; and
+ * never much slower than without the drafter.  The same for a head, for which the model computes features.
  *
  * One thread: not under MODE=tsan. */
 #include "speculative/upkeep.h"
@@ -46,7 +46,7 @@ static void go(struct spec_upkeep *m, const struct machine *a, int n_step, struc
             r->n_unload++;
             r->first_unload = r->first_unload ? r->first_unload : i;
         }
-        if (move == SPEC_UPKEEP_MAY_LOAD && spec_upkeep_pays(a->promised, a->value)) {
+        if (move == SPEC_UPKEEP_MAY_LOAD && spec_upkeep_pays(m, a->promised, a->value)) {
             assert_true(m->unloaded);
             spec_upkeep_loaded(m);
             m->lost += a->load_steps;
@@ -171,13 +171,64 @@ static void a_load_is_given_time(void **state)
     assert_in_range(n, lost / 0.008 - 2, lost / 0.008 + 17);
 }
 
-static void a_promise_must_beat_the_memory(void **state)
+/* A head in memory: the model's work for it makes one step of four longer, and the others are shorter by its drafts. */
+static void go_with_features(struct spec_upkeep *u, double feature, double saved, int n_step, struct result *r)
+{
+    for (int i = 1; i <= n_step; i++) {
+        bool reads = i % 4 == 0;
+        double plain = reads ? 3 : 1, took = u->unloaded ? plain : reads ? plain + feature : plain - saved;
+        struct spec_upkeep_step s = { .step_ns = took, .plain_ns = 1, .reads_features = true };
+        s.feature_ns = reads ? feature : 0;
+        s.saved_ns = u->unloaded || reads ? 0 : saved;
+        r->ns += took;
+        r->none_ns += plain;
+        if (spec_upkeep_learn(u, &s) != SPEC_UPKEEP_UNLOAD)
+            continue;
+        spec_upkeep_unloaded(u);
+        r->n_unload++;
+        r->first_unload = i;
+    }
+}
+
+/* It goes if the work is more than its drafts save, in time; and it stays if they save more. */
+static void features_must_be_worth_their_time(void **state)
 {
     (void)state;
-    assert_true(spec_upkeep_pays(1.1, 0.05));
-    assert_false(spec_upkeep_pays(1.1, 0.08));
-    assert_false(spec_upkeep_pays(1, 0));
-    assert_true(spec_upkeep_pays(1.04, 0));
+    for (double feature = 0.1; feature < 2; feature *= 1.5) {
+        struct spec_upkeep loses = { 0 }, gains = { 0 };
+        struct result bad = { 0 }, good = { 0 };
+        go_with_features(&loses, feature, (feature - 0.1) / 3, 5000, &bad);
+        assert_int_equal(bad.n_unload, 1);
+        assert_true(bad.first_unload > 64);
+        assert_true(bad.ns - bad.none_ns <= 64 * 0.1 / 4 + 4 + feature + 0.008 * bad.first_unload);
+        go_with_features(&gains, feature, (feature + 0.1) / 3, 5000, &good);
+        assert_int_equal(good.n_unload, 0);
+        assert_true(good.ns < good.none_ns);
+    }
+}
+
+/* Drafts of an unloaded head must promise more than the work that it would cost. */
+static void a_promise_must_beat_the_features(void **state)
+{
+    (void)state;
+    struct spec_upkeep u = { 0 };
+    struct result r = { 0 };
+    spec_upkeep_unloaded(&u);
+    go_with_features(&u, 0.6, 0, 3000, &r); /* 0.6 of 6 */
+    assert_true(r.ns == r.none_ns);
+    assert_in_range(1000 * spec_upkeep_feature_part(&u), 80, 120);
+    assert_true(spec_upkeep_pays(&u, 1.16, 0));
+    assert_false(spec_upkeep_pays(&u, 1.06, 0));
+}
+
+static void a_promise_must_beat_the_upkeep(void **state)
+{
+    struct spec_upkeep u = { 0 };
+    (void)state;
+    assert_true(spec_upkeep_pays(&u, 1.1, 0.05));
+    assert_false(spec_upkeep_pays(&u, 1.1, 0.08));
+    assert_false(spec_upkeep_pays(&u, 1, 0));
+    assert_true(spec_upkeep_pays(&u, 1.04, 0));
 }
 
 int main(void)
@@ -189,7 +240,9 @@ int main(void)
         cmocka_unit_test(broken_promises_cost_little),
         cmocka_unit_test(a_drafter_is_loaded_by_day),
         cmocka_unit_test(a_load_is_given_time),
-        cmocka_unit_test(a_promise_must_beat_the_memory),
+        cmocka_unit_test(features_must_be_worth_their_time),
+        cmocka_unit_test(a_promise_must_beat_the_features),
+        cmocka_unit_test(a_promise_must_beat_the_upkeep),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -174,7 +174,7 @@ static bool describe_item(const void *arg, int item, struct kn_attend *out)
         .base = r->base,
         .tail = r->tail,
         .n_base = r->n_base,
-        .first = kn_first_position(r->position, o->window, o->chunked),
+        .first = kn_first_position(r, o->window, o->chunked),
         .last = r->position,
         .n_q = p.n_q,
         .d_key = o->d_key,

@@ -1,6 +1,6 @@
 /* Every drafter on a device, with experts spread over its memory, the host's and the disk, which change places at random
  * between passes, in every order in which the emulated device can run its queues.  Each answer of a crowd is that of the request alone
- * on the host, without drafts, in each bit of its logprobs; no event is missing; and drafts are made, and accepted.
+ * on the host, without drafts, in each bit of its logprobs; no event is missing; and drafts are made, and accepted.  Heads are unloaded and loaded again.
  *
  * Linked with HOST_WRAPS.  Operations run one after the other, with hashes of their inputs, which takes long:
  * not under MODE=tsan, not under MODE=asan. */
@@ -15,6 +15,7 @@
 #include "tests/emulated/host.h"
 #include "tests/engine/head.h"
 #include "tests/engine/medusa_heads.h"
+#include "tests/engine/reload.h"
 
 #define N_LAYER  4
 #define N_OTHER  280 /* tokens of the model with another vocabulary */
@@ -144,6 +145,8 @@ static struct eng_engine *open_apart(const struct drafts *d)
     return e;
 }
 
+static void come_and_go(struct eng_engine *e) { heads_come_and_go(e); }
+
 /* ---- tests ---------------------------------------------------------------------------------------------------- */
 
 static void run_case(const struct drafts *d)
@@ -153,6 +156,9 @@ static void run_case(const struct drafts *d)
         seed++;
         struct eng_engine *e = open_apart(d);
         run_crowd(e, 2);
+        asked_meddle = come_and_go;
+        run_crowd(e, 1);
+        asked_meddle = NULL;
         struct eng_stats s;
         eng_stats_get(e, &s);
         n_draft += s.n_draft;

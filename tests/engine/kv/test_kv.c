@@ -19,6 +19,7 @@
 
 static const uint64_t secret[2] = { 11, 13 };
 static uint64_t memory[N_BLOCK * ENG_KV_BLOCK];
+static bool featured[N_BLOCK * ENG_KV_BLOCK]; /* the slot's row has stored a feature */
 static uint64_t random_state;
 
 static int below(int n) { return (int)(kn_mix(random_state += KN_GOLDEN) % (uint64_t)n); }
@@ -37,6 +38,19 @@ static uint64_t value_of(const struct text *t, int position)
     for (int i = 0; i <= position; i++)
         h = kn_mix(h + KN_GOLDEN * (uint64_t)(t->token[i] + 1));
     return h;
+}
+
+static struct {
+    int found, copied, refused, evicted, part;
+} seen;
+
+/* From the position that is told on, all have a feature. */
+static void check_features(const struct eng_kv *kv, const struct text *t)
+{
+    int first = eng_kv_first_feature(kv, &t->path, t->n_kv);
+    for (int i = first; i < t->n_kv; i++)
+        assert_true(featured[t->path.slot[i]]);
+    seen.part += first > 0 && first < t->n_kv;
 }
 
 static void check_text(const struct text *t)
@@ -97,10 +111,6 @@ static void begin(struct text *t)
     t->open = true;
 }
 
-static struct {
-    int found, copied, refused, evicted;
-} seen;
-
 static void look_up(struct eng_kv *kv, struct text *t)
 {
     int32_t like;
@@ -114,6 +124,8 @@ static void look_up(struct eng_kv *kv, struct text *t)
         return;
     if (!eng_kv_reserve(kv, &t->path, t->n_kv + n_same)) {
         memmove(memory + t->path.slot[t->n_kv], memory + like * ENG_KV_BLOCK, (size_t)n_same * sizeof *memory);
+        memmove(featured + t->path.slot[t->n_kv], featured + like * ENG_KV_BLOCK, (size_t)n_same * sizeof *featured);
+        eng_kv_note_copy(kv, like, t->path.slot[t->n_kv], n_same);
         t->n_kv += n_same;
         seen.copied++;
     }
@@ -130,8 +142,12 @@ static void compute(struct eng_kv *kv, struct text *t)
     seen.evicted += need > unused && !got;
     if (got)
         return;
-    for (int i = t->n_kv; i < t->n_kv + n; i++)
+    int gap_end = below(3) ? 0 : below(n + 1);
+    eng_kv_mark_gap(kv, &t->path, t->n_kv, t->n_kv + gap_end);
+    for (int i = t->n_kv; i < t->n_kv + n; i++) {
         memory[t->path.slot[i]] = value_of(t, i);
+        featured[t->path.slot[i]] = i >= t->n_kv + gap_end;
+    }
     t->n_kv += n;
     eng_kv_keep(kv, &t->path, t->token, t->n_kv);
     assert_int_equal(t->path.n_kept, t->n_kv / ENG_KV_BLOCK * ENG_KV_BLOCK);
@@ -158,12 +174,14 @@ static void every_text_finds_its_own(void **state)
             if (t->n_kv < t->n)
                 compute(&kv, t);
             check_text(t);
+            check_features(&kv, t);
         }
         if (i % 8 == 0)
             check_blocks(&kv);
     }
-    if (seen.found < 500 || seen.copied < 500 || seen.refused < 50 || seen.evicted < 500)
-        fail_msg("%d found, %d copied, %d refused, %d evicted", seen.found, seen.copied, seen.refused, seen.evicted);
+    if (seen.found < 500 || seen.copied < 500 || seen.refused < 50 || seen.evicted < 500 || seen.part < 500)
+        fail_msg("%d found, %d copied, %d refused, %d evicted, %d with features of a part", seen.found, seen.copied,
+                 seen.refused, seen.evicted, seen.part);
     for (int i = 0; i < N_TEXT; i++)
         if (text[i].open)
             eng_kv_leave(&kv, &text[i].path, text[i].token, text[i].n_kv);
@@ -215,6 +233,29 @@ static void what_is_found(void **state)
                      find_text(&kv, 6, tries[i].asked));
         eng_kv_close(&kv);
     }
+}
+
+/* Features count from behind the last row without one, in whichever block it is. */
+static void where_features_begin(void **state)
+{
+    (void)state;
+    struct eng_kv kv;
+    static int32_t slot[LONGEST];
+    struct eng_path path = { .slot = slot };
+    assert_int_equal(eng_kv_open(&kv, 6, secret), 0);
+    assert_int_equal(eng_kv_first_feature(&kv, &path, 0), 0);
+    assert_int_equal(eng_kv_reserve(&kv, &path, 3 * ENG_KV_BLOCK), 0);
+    assert_int_equal(eng_kv_first_feature(&kv, &path, 3 * ENG_KV_BLOCK), 0);
+    for (int at = 0; at < 3 * ENG_KV_BLOCK; at += 9) {
+        eng_kv_mark_gap(&kv, &path, kn_max(0, at - 5), at);
+        assert_int_equal(eng_kv_first_feature(&kv, &path, 3 * ENG_KV_BLOCK), at);
+        assert_int_equal(eng_kv_first_feature(&kv, &path, at + 1), at);
+        assert_true(eng_kv_first_feature(&kv, &path, at) >= at);
+    }
+    eng_kv_leave(&kv, &path, slot, 0);
+    assert_int_equal(eng_kv_reserve(&kv, &path, 6 * ENG_KV_BLOCK), 0); /* a block that is taken again has no gap */
+    assert_int_equal(eng_kv_first_feature(&kv, &path, 6 * ENG_KV_BLOCK), 0);
+    eng_kv_close(&kv);
 }
 
 /* The least recently used text is evicted first, its end before its beginning. */
@@ -277,11 +318,9 @@ static void without_memory_it_says_so(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_text_finds_its_own),
-        cmocka_unit_test(what_is_found),
-        cmocka_unit_test(who_is_evicted),
-        cmocka_unit_test(keys_only_find),
-        cmocka_unit_test(without_memory_it_says_so),
+        cmocka_unit_test(every_text_finds_its_own), cmocka_unit_test(what_is_found),
+        cmocka_unit_test(where_features_begin),     cmocka_unit_test(who_is_evicted),
+        cmocka_unit_test(keys_only_find),           cmocka_unit_test(without_memory_it_says_so),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -107,7 +107,7 @@ static float *all_logits(const struct golden *g, const char *name)
             .token = g->token[i], .position = i, .want_logits = true, .base = slot, .n_base = N_TOK
         };
     }
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_TOK }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = N_TOK }, &result), 0);
     for (int i = 0; i < N_TOK; i++)
         assert_int_equal(result.status[i], 0);
     float *out = malloc(bytes);

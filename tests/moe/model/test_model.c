@@ -66,7 +66,7 @@ static int open_and_run(struct opened *o, const char *name, float *logits /* [N_
     if ((error = moe_file_open(&o->file, name)) ||
         (error = load_model(&o->model, o->file, KN_ISA_COUNT - 1, o->team, io)) ||
         (error = moe_context_open(&o->context, o->model, &co)) ||
-        (error = moe_forward(o->context, &(struct moe_batch){ row, 3 }, &result)))
+        (error = moe_forward(o->context, &(struct moe_batch){ .row = row, .n_row = 3 }, &result)))
         return error;
     for (int i = 0; i < 3; i++)
         if (result.status[i])
@@ -655,7 +655,7 @@ static void two_experts_of_memory_are_enough(void **state)
     struct moe_context_options co = { .max_row = 4, .max_want = 1, .n_slot = 4, .max_pos = 4, .team = o.team };
     assert_int_equal(moe_context_open(&o.context, m, &co), 0);
     for (int again = 0; again < 2; again++) {
-        assert_int_equal(moe_forward(o.context, &(struct moe_batch){ row, 3 }, &result), 0);
+        assert_int_equal(moe_forward(o.context, &(struct moe_batch){ .row = row, .n_row = 3 }, &result), 0);
         assert_memory_equal(result.logits, want, sizeof want);
     }
     moe_context_close(o.context);
@@ -699,7 +699,7 @@ static bool dies(bool allocates)
         int32_t slot = 0;
         struct moe_row row = { .token = 1, .position = 0, .want_logits = true, .base = &slot, .n_base = 1 };
         struct moe_result result;
-        _exit(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result) == 0 ? 0 : 1);
+        _exit(moe_forward(o.context, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result) == 0 ? 0 : 1);
     }
     int status = 0;
     return waitpid(child, &status, 0) == child && status != 0;
@@ -728,7 +728,7 @@ static void a_pass_allocates_nothing(void **state)
         assert_int_equal(open_and_run(&o, source_path[which], NULL), 0);
         long before = faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP];
         struct moe_row row = { .token = 5, .position = 3, .want_logits = true, .base = slot, .n_base = 4 };
-        assert_int_equal(moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result), 0);
+        assert_int_equal(moe_forward(o.context, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result), 0);
         assert_int_equal(faults.calls[FAULT_ALLOC] + faults.calls[FAULT_MAP], before);
         close_all(&o);
         assert_true(faults_clean());
@@ -765,7 +765,7 @@ static void run_over(struct opened *o, int isa, int fill, int n_chunk, float *lo
                                        .base = slot,
                                        .want_logits = done + i == LONG - 1,
                                        .n_base = LONG + 1 };
-        assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(o->context, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
     }
     memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
     moe_context_close(o->context);
@@ -817,7 +817,7 @@ static void a_row_that_has_died_is_not_felt(void **state)
     struct moe_result result;
     for (int i = 0; i < 3; i++) /* three sequences */
         row[i] = (struct moe_row){ .token = 40 + i, .want_logits = true, .base = slot[i], .n_base = 1 };
-    struct moe_batch batch = { row, 3 };
+    struct moe_batch batch = { .row = row, .n_row = 3 };
     assert_int_equal(moe_forward(c, &batch, &result), 0);
     size_t n = (size_t)c->model->desc.d_model;
     float *alive = calloc(6 * n, sizeof *alive), *dead = alive + 3 * n;
@@ -856,7 +856,7 @@ static void *run_context(void *arg)
             &(struct moe_context_options){ .max_row = 1, .max_want = 1, .n_slot = 8, .max_pos = 8, .team = o.team });
     for (int i = 0; i < 8 && !r->error; i++) {
         struct moe_row row = { .token = 10 * i, .position = i, .want_logits = true, .base = slot, .n_base = 8 };
-        r->error = moe_forward(o.context, &(struct moe_batch){ &row, 1 }, &result);
+        r->error = moe_forward(o.context, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result);
     }
     if (!r->error)
         memcpy(r->logits, result.logits, sizeof r->logits);

@@ -44,7 +44,7 @@ static double run(const struct golden *g, const struct moe_model *m)
             row[i] = (struct moe_row){
                 .token = g->token[done + i], .position = done + i, .want_logits = true, .base = slot, .n_base = g->n_tok
             };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         for (int i = 0; i < n; i++) {
             double apart = golden_apart(g, &g->row[done + i], result.logits + (size_t)i * (size_t)g->n_vocab);
             worst = apart > worst || isnan(apart) ? apart : worst;

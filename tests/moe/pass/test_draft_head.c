@@ -276,7 +276,7 @@ static void a_failed_read_is_told(void **state)
     faults_at(FAULT_READ, 1, FAULT_LASTS, EIO);
     for (int i = 0; i < 12 && !n_failed; i++) { /* two slots may already hold the row's experts */
         row.token = p.g.token[9 + i];
-        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
+        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result), 0);
         n_failed += result.status[0] < 0;
     }
     faults_off();
@@ -284,7 +284,7 @@ static void a_failed_read_is_told(void **state)
     assert_int_equal(n_failed, 1);
     row.token = p.g.token[9];
     do /* a row that joins a failed read fails */
-        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ &row, 1 }, &result), 0);
+        assert_int_equal(moe_forward(p.guesses, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result), 0);
     while (result.status[0]);
     assert_memory_equal(result.logits, logits + 8 * (size_t)p.g.n_vocab, (size_t)p.g.n_vocab * sizeof *logits);
     free(logits);

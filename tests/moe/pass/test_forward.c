@@ -1,7 +1,7 @@
 /* The forward pass against independent code: logits of tiny models of every supported family, from
  * the transformers package in float32 (tests/fixtures), position by position.
  *
- * Rows without logits leave out a part of the last layer: the other rows' logits are the same to the bit.
+ * Rows without logits leave out a part of the last layer: the other rows' logits and features are the same to the bit.
  *
  * Tolerance: 1e-4 of the largest logit; transformers' float32 is within 3.7e-5 of its float64.
  *
@@ -36,7 +36,7 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk, fl
             row[i] = (struct moe_row){
                 .token = g->token[done + i], .position = done + i, .want_logits = true, .base = slot, .n_base = g->n_tok
             };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         memcpy(all + (size_t)done * (size_t)g->n_vocab, result.logits, (size_t)n * (size_t)g->n_vocab * sizeof *all);
         for (int i = 0; i < n; i++)
             worst = fmax(worst, golden_apart(g, &g->row[done + i], result.logits + (size_t)i * (size_t)g->n_vocab));
@@ -47,13 +47,14 @@ static double run(const struct golden *g, struct moe_context *c, int n_chunk, fl
 }
 
 /* Rows without logits leave the others as they are: the tokens again, in chunks, with the logits of each third row
- * only. all: the logits of all rows. */
-static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk, const float *all)
+ * only, which alone store features of the last layer if features_of_wanted. all: the logits of all rows. */
+static void third_of_rows(const struct golden *g, struct moe_context *c, int n_chunk, const float *all,
+                          bool features_of_wanted)
 {
     struct moe_row *row = calloc((size_t)n_chunk, sizeof *row);
     int32_t *slot = calloc((size_t)g->n_tok, sizeof *slot);
     for (int i = 0; i < g->n_tok; i++)
-        slot[i] = g->n_tok - 1 - i;
+        slot[i] = features_of_wanted ? i : g->n_tok - 1 - i;
     for (int done = 0; done < g->n_tok; done += n_chunk) {
         struct moe_result result;
         int n = kn_min(n_chunk, g->n_tok - done), n_want = 0;
@@ -63,7 +64,7 @@ static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk
                                        .want_logits = (done + i) % 3 == 2,
                                        .base = slot,
                                        .n_base = g->n_tok };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n, features_of_wanted }, &result), 0);
         assert_int_equal(moe_rows_status(&result, 0, n), 0);
         for (int i = 0; i < n; i++)
             if (row[i].want_logits)
@@ -73,6 +74,40 @@ static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk
     }
     free(row);
     free(slot);
+}
+
+static void some_rows(const struct golden *g, struct moe_context *c, int n_chunk, const float *all)
+{
+    third_of_rows(g, c, n_chunk, all, false);
+}
+
+static float *features_of(struct moe_context *c, int n_tok)
+{
+    int32_t *slot = calloc((size_t)n_tok, sizeof *slot);
+    float *out = calloc((size_t)n_tok * (size_t)c->model->desc.d_model, sizeof *out);
+    for (int i = 0; i < n_tok; i++)
+        slot[i] = i;
+    moe_context_features(c, slot, n_tok, out);
+    free(slot);
+    return out;
+}
+
+/* Features of the last layer, of all rows, then in other slots of each third: they are the same, and the slots of the others are
+ * as before. A recurrent last layer computes all rows. */
+static void features_of_some_rows(const struct golden *g, struct moe_context *c, const float *all)
+{
+    const struct moe_desc *d = &c->model->desc;
+    size_t n = (size_t)d->d_model;
+    third_of_rows(g, c, 64, all, false);
+    float *before = features_of(c, g->n_tok);
+    third_of_rows(g, c, 7, all, true);
+    float *after = features_of(c, g->n_tok);
+    for (int i = 0; i < g->n_tok; i++) {
+        int from = i % 3 == 2 || moe_is_delta(d, d->n_layer - 1) ? g->n_tok - 1 - i : i;
+        assert_memory_equal(after + (size_t)i * n, before + (size_t)from * n, n * sizeof *after);
+    }
+    free(before);
+    free(after);
 }
 
 static void load_twice(struct moe_model *m, struct kn_team *team)
@@ -95,6 +130,11 @@ static void compare_again(const struct golden *g, struct moe_file *file, const s
     load_twice(m, co->team);
     assert_int_equal(moe_context_open(&context, m, co), 0);
     some_rows(g, context, 64, all);
+    moe_context_close(context);
+    struct moe_context_options with = *co;
+    with.features.last = true;
+    assert_int_equal(moe_context_open(&context, m, &with), 0);
+    features_of_some_rows(g, context, all);
     moe_context_close(context);
     moe_model_close(m);
 }
@@ -120,6 +160,11 @@ static void compare_devices(const struct golden *g, struct moe_file *file, const
             assert_int_equal(late_n_wait, (g->n_tok + 4) / 5);
         moe_context_close(context);
     }
+    co.features.last = true;
+    assert_int_equal(moe_context_open(&context, apart, &co), 0);
+    features_of_some_rows(g, context, all);
+    moe_context_close(context);
+    co.features.last = false;
     moe_model_close(apart);
     co.resident_bytes = 0;
     co.device = &late.base;
@@ -220,7 +265,7 @@ static void lost_experts_are_not_kept(void **state)
         slot[i] = i;
         row[i] = (struct moe_row){ .token = g.token[i], .position = i, .want_logits = true, .base = slot, .n_base = N };
     }
-    assert_int_equal(moe_forward(context, &(struct moe_batch){ row, N }, &result), 0);
+    assert_int_equal(moe_forward(context, &(struct moe_batch){ .row = row, .n_row = N }, &result), 0);
     for (int i = 0; i < N; i++)
         n_failed += result.status[i] != 0;
     assert_true(n_failed > 0);

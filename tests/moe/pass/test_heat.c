@@ -36,7 +36,7 @@ static void forward(struct moe_context *c, int position, int32_t token)
     struct moe_row row = {
         .token = token, .position = position, .want_logits = true, .base = slot, .n_base = position + 1
     };
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ &row, 1 }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result), 0);
     assert_int_equal(result.status[0], 0);
 }
 

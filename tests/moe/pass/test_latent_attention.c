@@ -255,7 +255,7 @@ static void run(struct opened *o, const int32_t *slot, int first, int n, float *
                                    .want_logits = i == n - 1,
                                    .base = slot,
                                    .n_base = N_TOK };
-    assert_int_equal(moe_forward(o->context, &(struct moe_batch){ row, n }, &result), 0);
+    assert_int_equal(moe_forward(o->context, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
     memcpy(logits, result.logits, N_VOCAB * sizeof *logits);
 }

@@ -68,7 +68,7 @@ static int run(struct moe_context *c, int32_t token)
     static const int32_t slot[1];
     struct moe_row row = { .token = token, .base = slot, .n_base = 1, .want_logits = true };
     struct moe_result result;
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ &row, 1 }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = &row, .n_row = 1 }, &result), 0);
     return result.status[0];
 }
 

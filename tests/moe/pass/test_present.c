@@ -61,7 +61,7 @@ static void pass(struct run *r, bool present, int at, int n, float *out)
                                    .want_logits = true,
                                    .base = r->slot,
                                    .n_base = N_TOKEN };
-    const struct moe_batch batch = { row, n };
+    const struct moe_batch batch = { .row = row, .n_row = n };
     assert_int_equal((present ? moe_forward_present : moe_forward)(r->context, &batch, &result), 0);
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
     memcpy(out, result.logits, (size_t)n * N_VOCAB * sizeof *out);

@@ -44,7 +44,7 @@ static int advances_of_a_pass(const struct moe_model *m, struct kn_team *team, a
     assert_int_equal(moe_context_open(&c, m, &o), 0);
     lay_sequence(row, slot, 0, N_ROW, N_VOCAB);
     n_advance = 0;
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, N_ROW }, &result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = N_ROW }, &result), 0);
     kn_now_ns(); /* counts the last time */
     moe_context_close(c);
     return n_advance;

@@ -277,7 +277,7 @@ static void run_engine(struct subject *s, struct kn_team *team)
             .token = s->token[i], .position = i, .want_logits = true, .base = slot, .n_base = N_TOK
         };
     }
-    assert_int_equal(moe_forward(context, &(struct moe_batch){ row, N_TOK }, &result), 0);
+    assert_int_equal(moe_forward(context, &(struct moe_batch){ .row = row, .n_row = N_TOK }, &result), 0);
     for (int i = 0; i < N_TOK * s->plain.n_vocab; i++)
         s->engine[i] = (double)result.logits[i];
     moe_context_close(context);

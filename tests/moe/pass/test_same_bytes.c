@@ -186,7 +186,7 @@ static void check_pass(struct run *r, int n_row)
     struct moe_result result;
     size_t n = (size_t)r->m->n_vocab;
     expect_some(r, n_row);
-    assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, n_row }, &result), 0);
+    assert_int_equal(moe_forward(r->context, &(struct moe_batch){ .row = r->row, .n_row = n_row }, &result), 0);
     for (int i = 0, want = 0; i < n_row; i++) {
         assert_int_equal(result.status[i], 0);
         if (!r->row[i].want_logits)
@@ -447,7 +447,7 @@ static void make_baseline(struct model *m, enum kn_kv kv)
     for (int i = 0; i < LENGTH; i++) {
         struct moe_result result;
         assert_int_equal(add_rows(r, &r->target, 1, 0, true), 1);
-        assert_int_equal(moe_forward(r->context, &(struct moe_batch){ r->row, 1 }, &result), 0);
+        assert_int_equal(moe_forward(r->context, &(struct moe_batch){ .row = r->row, .n_row = 1 }, &result), 0);
         memcpy(logits + (size_t)i * n, result.logits, n * sizeof *logits);
         moe_context_feature(r->context, r->target.slot[i], m->feature[kv] + i * m->d_model);
     }

@@ -171,7 +171,7 @@ static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch 
 {
     struct moe_row row[MOST];
     lay_sequence(row, slot, position, n, N_VOCAB);
-    assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(pass(c, &(struct moe_batch){ .row = row, .n_row = n }, result), 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(result->status[i], 0);
 }

@@ -79,7 +79,7 @@ static void open_past(struct long_past *l, const char *shape, enum kn_isa isa, e
             row[i] = (struct moe_row){
                 .token = l->token[done + i], .position = done + i, .base = l->slot, .n_base = N_POS
             };
-        assert_int_equal(moe_forward(l->c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(l->c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         done += n;
     }
 }
@@ -97,7 +97,7 @@ static void run_rows(struct long_past *l, int team, const struct moe_row *row, i
 {
     struct moe_result result;
     moe_context_set_team(l->c, l->team[team]);
-    assert_int_equal(moe_forward(l->c, &(struct moe_batch){ row, n }, &result), 0);
+    assert_int_equal(moe_forward(l->c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
     memcpy(logits, result.logits, (size_t)(n * l->n_vocab) * sizeof *logits);
 }
 

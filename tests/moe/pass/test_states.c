@@ -38,7 +38,7 @@ static struct moe_row row_of(int state, int position)
 
 static void pass(int n)
 {
-    assert_int_equal(moe_forward(context, &(struct moe_batch){ row, n }, &result), 0);
+    assert_int_equal(moe_forward(context, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
     assert_int_equal(moe_rows_status(&result, 0, n), 0);
 }
 
@@ -151,7 +151,7 @@ static void a_failure_is_the_texts_own(void **state)
     }
     row[0].copy_to = 2;
     struct moe_context *c = context;
-    c->batch = &(struct moe_batch){ row, 6 };
+    c->batch = &(struct moe_batch){ .row = row, .n_row = 6 };
     c->n_row = 6;
     memset(c->now.status, 0, 6 * sizeof *c->now.status);
     moe_states_begin(c);

@@ -97,7 +97,7 @@ static void forward_by(int (*pass)(struct moe_context *, const struct moe_batch 
     lay_sequence(row, slot, position, n, N_VOCAB);
     for (int i = 0; i < n - 1; i++)
         row[i].want_logits = (position + i) % 2 == 0;
-    assert_int_equal(pass(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(pass(c, &(struct moe_batch){ .row = row, .n_row = n }, result), 0);
 }
 
 static void forward(struct moe_context *c, int position, int n, struct moe_result *result)
@@ -257,7 +257,7 @@ static void pass_and_lose(struct moe_context *c, struct record *r)
     for (int n = 0; n < 12; n++) {
         struct moe_row row[MOST];
         struct moe_result result;
-        struct moe_batch b = { row, MOST };
+        struct moe_batch b = { .row = row, .n_row = MOST };
         for (int i = 0; i < MOST; i++)
             row[i] = (struct moe_row){ .token = (n * MOST + i) * 31 % N_VOCAB,
                                        .position = i,
@@ -353,7 +353,7 @@ static void draft(struct moe_context *c, struct record *r, int state, int from, 
 {
     static int32_t own[4][N_POS];
     struct moe_row row[1 + N_DRAFT];
-    struct moe_batch b = { row, 1 + N_DRAFT };
+    struct moe_batch b = { .row = row, .n_row = 1 + N_DRAFT };
     struct moe_result result;
     int32_t path[N_DRAFT];
     for (int i = 0; i < N_POS; i++)

@@ -114,7 +114,7 @@ static void record(const char *name)
             row[i] = (struct moe_row){
                 .token = g.token[done + i], .position = done + i, .want_logits = i == n - 1, .base = slot, .n_base = N
             };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         assert_int_equal(moe_rows_status(&result, 0, n), 0);
     }
     moe_context_close(c);

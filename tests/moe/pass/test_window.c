@@ -38,7 +38,7 @@ static const float *forward(struct moe_context *c, int position, int n, struct m
 {
     struct moe_row row[N_ROW];
     lay_sequence(row, slot, position, n, N_VOCAB);
-    assert_int_equal(moe_forward(c, &(struct moe_batch){ row, n }, result), 0);
+    assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = n }, result), 0);
     for (int i = 0; i < n; i++)
         assert_int_equal(result->status[i], 0);
     return result->logits;

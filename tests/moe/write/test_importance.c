@@ -303,7 +303,7 @@ static void collect(int n_row, struct moe_collected *out)
                 .token = (at + i) * 7 % 400, .position = at + i, .want_logits = true, .base = slot, .n_base = N_TOK
             };
         }
-        assert_int_equal(moe_forward(context, &(struct moe_batch){ row, n }, &result), 0);
+        assert_int_equal(moe_forward(context, &(struct moe_batch){ .row = row, .n_row = n }, &result), 0);
         assert_int_equal(moe_rows_status(&result, 0, n), 0);
     }
     remove(matrix_path);

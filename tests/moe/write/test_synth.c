@@ -265,10 +265,10 @@ static void layers_may_be_of_different_widths(void **state)
         float *all = malloc(5 * (size_t)n_vocab * sizeof *all);
         for (int i = 0; i < 5; i++)
             row[i] = (struct moe_row){ .token = 30 + i, .position = i, .want_logits = true, .base = slot, .n_base = 5 };
-        assert_int_equal(moe_forward(c, &(struct moe_batch){ row, 5 }, &result), 0);
+        assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = row, .n_row = 5 }, &result), 0);
         memcpy(all, result.logits, 5 * (size_t)n_vocab * sizeof *all);
         for (int i = 0; i < 5; i++) {
-            assert_int_equal(moe_forward(c, &(struct moe_batch){ &row[i], 1 }, &result), 0);
+            assert_int_equal(moe_forward(c, &(struct moe_batch){ .row = &row[i], .n_row = 1 }, &result), 0);
             assert_memory_equal(result.logits, all + i * n_vocab, (size_t)n_vocab * sizeof *all);
             assert_true(isfinite(all[i * n_vocab]));
         }
