@@ -45,11 +45,14 @@ int spec_control_open(struct spec_control **out, const struct spec_control_optio
     int e = spec_passes_open(&c->passes, opt->max_rows);
     c->habit = kn_calloc((size_t)opt->n_session * (size_t)kn_max(1, opt->n_drafter), sizeof *c->habit);
     c->hope = kn_calloc((size_t)opt->n_session, sizeof *c->hope);
+    for (int i = 0; i < 2; i++)
+        c->pass_ns[i] = kn_calloc((size_t)opt->n_session * SPEC_DEPTHS + 2, sizeof **c->pass_ns);
     c->uniform_experts = kn_calloc((size_t)c->passes.n_prior, sizeof *c->uniform_experts);
     c->loaded = kn_calloc((size_t)kn_max(1, opt->n_expert), sizeof *c->loaded);
     c->value = kn_calloc((size_t)opt->n_session * SPEC_NODES, sizeof *c->value);
     c->taken = kn_calloc((size_t)opt->n_session * SPEC_NODES, sizeof *c->taken);
-    if (e || !c->habit || !c->hope || !c->uniform_experts || !c->loaded || !c->taken || !c->value) {
+    if (e || !c->habit || !c->hope || !c->pass_ns[0] || !c->pass_ns[1] || !c->uniform_experts || !c->loaded ||
+        !c->taken || !c->value) {
         spec_control_close(c);
         return KN_ENOMEM;
     }
@@ -82,6 +85,8 @@ void spec_control_close(struct spec_control *c)
     spec_passes_close(&c->passes);
     kn_free(c->habit);
     kn_free(c->hope);
+    kn_free(c->pass_ns[0]);
+    kn_free(c->pass_ns[1]);
     kn_free(c->uniform_experts);
     kn_free(c->loaded);
     kn_free(c->taken);
@@ -147,7 +152,7 @@ static double loss_limit(const struct spec_control *c, double plain_ns)
            MAX_LOSS_TIME_SHARE * fmin(c->total_ns, MAX_ACCOUNT_PLAIN_STEPS * plain_ns);
 }
 
-static struct spec_plan_input input_of(const struct spec_control *c, const int *session, int n_due, int n_beside)
+static struct spec_plan_input begin_planning(struct spec_control *c, const int *session, int n_due, int n_beside)
 {
     int row_budget = (c->opt.max_rows > 0 ? c->opt.max_rows : INT32_MAX) - n_beside - n_due;
     if (c->opt.max_drafted > 0)
@@ -159,6 +164,8 @@ static struct spec_plan_input input_of(const struct spec_control *c, const int *
         q.token_ns = spec_passes_plain_ns(&c->passes, n_due) / n_due;
         q.off_ns = spec_passes_ns(&c->passes, n_due, n_beside, 0, false);
     }
+    for (int i = 0; i < 2; i++)
+        memset(c->pass_ns[i], 0, ((size_t)n_due * SPEC_DEPTHS + 2) * sizeof **c->pass_ns);
     return q;
 }
 
@@ -454,7 +461,7 @@ double spec_control_promise(struct spec_control *c, int drafter, const int *sess
 {
     struct spec_plan plan[SPEC_DEPTHS + 1];
     kn_assert(drafter >= 0 && drafter < c->opt.n_drafter);
-    struct spec_plan_input q = input_of(c, session, n_due, 0);
+    struct spec_plan_input q = begin_planning(c, session, n_due, 0);
     double followed = c->last.drafter == SPEC_OFF ? 1 : fmax(1, c->last.gain);
     int most = c->arm[drafter].max_depth;
     bool seen = spec_control_has_seen_drafts(c, c->arm[drafter].of);
@@ -600,7 +607,7 @@ static struct spec_decision no_decision(const struct spec_control *c, const stru
 void spec_control_decide(struct spec_control *c, const int *session, int n_due, int n_beside, struct spec_decision *out,
                          int *nodes)
 {
-    struct spec_plan_input q = input_of(c, session, n_due, n_beside);
+    struct spec_plan_input q = begin_planning(c, session, n_due, n_beside);
     struct spec_decision d = no_decision(c, &q);
     struct spec_plan p = { .drafter = SPEC_OFF };
     memset(nodes, 0, (size_t)n_due * sizeof *nodes);
@@ -631,7 +638,7 @@ void spec_control_decide(struct spec_control *c, const int *session, int n_due, 
 void spec_control_decide_plain(struct spec_control *c, int n_due, int n_beside, enum spec_why why,
                                struct spec_decision *out)
 {
-    struct spec_plan_input q = input_of(c, NULL, n_due, n_beside);
+    struct spec_plan_input q = begin_planning(c, NULL, n_due, n_beside);
     struct spec_decision d = no_decision(c, &q);
     c->step++;
     d.why = why;

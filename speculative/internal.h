@@ -342,7 +342,9 @@ struct spec_control {
     float *value;                     /* [n_session][SPEC_NODES] during a cut: corrected survival */
     double stall_ns, stall_bytes;     /* recent: time waiting for experts, bytes read */
     double stall_pass_ns;             /* recent: time of the same passes */
-    double (*hope)[SPEC_DEPTHS];      /* [n_session] during planning: survival by depth */
+    double (*hope)[SPEC_DEPTHS];      /* [n_session] during planning: survival by depth; */
+    double *pass_ns[2];               /* [n_session * SPEC_DEPTHS + 2] by drafted rows: of spec_passes_ns, hopeful or
+                                         not; 0: not computed yet */
     uint64_t step;
     uint64_t
         n_since_plain[2][SPEC_SIZES]; /* steps since the last one without drafts: without prompt rows, and with them */

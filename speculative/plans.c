@@ -115,9 +115,19 @@ static void add_depth(struct bins *b, const struct spec_control *c, int n_due, i
     }
 }
 
+/* All plans of a decision ask for the time of the same passes. */
+static double pass_ns(struct spec_control *c, const struct spec_plan_input *q, int n_drafted, bool hopeful)
+{
+    double *ns = &c->pass_ns[hopeful][n_drafted];
+    kn_assert(n_drafted < q->n_due * SPEC_DEPTHS + 2);
+    if (*ns <= 0)
+        *ns = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n_drafted, hopeful);
+    return *ns;
+}
+
 /* The best plan of this depth, drafting and verifying in turn: the number of likeliest nodes with the highest gain. */
-static struct spec_plan plan_in_turn(const struct spec_control *c, const struct spec_plan_input *q, int drafter,
-                                     int depth, bool hopeful, const struct bins *b)
+static struct spec_plan plan_in_turn(struct spec_control *c, const struct spec_plan_input *q, int drafter, int depth,
+                                     bool hopeful, const struct bins *b)
 {
     double draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due, hopeful)) * depth, accepted = 0;
     struct spec_plan best = { .drafter = drafter,
@@ -135,7 +145,7 @@ static struct spec_plan plan_in_turn(const struct spec_control *c, const struct 
         int take = kn_min(b->count[bin], q->row_budget - n);
         n += take;
         accepted += b->sum[bin] * take / b->count[bin];
-        double pass = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n, hopeful);
+        double pass = pass_ns(c, q, n, hopeful);
         double gain = (q->off_ns + accepted * q->token_ns) / (draft_ns + pass);
         if (gain > best.gain)
             best = (struct spec_plan){ .drafter = drafter,
@@ -152,8 +162,8 @@ static struct spec_plan plan_in_turn(const struct spec_control *c, const struct 
 }
 
 /* The plan of this depth with overlapped drafting: all guesses that are ready are verified. */
-static struct spec_plan plan_overlapped(const struct spec_control *c, const struct spec_plan_input *q, int drafter,
-                                        int depth, bool hopeful)
+static struct spec_plan plan_overlapped(struct spec_control *c, const struct spec_plan_input *q, int drafter, int depth,
+                                        bool hopeful)
 {
     const struct spec_arm *a = &c->arm[drafter];
     double rows = 0, accepted = 0;
@@ -170,8 +180,8 @@ static struct spec_plan plan_overlapped(const struct spec_control *c, const stru
                            .tokens = q->n_due + accepted,
                            .draft_ns = fmax(0, spec_control_draft_ns(c, drafter, q->n_due, hopeful)) * depth,
                            .contention = spec_overlap_contention(c, a, q->size, hopeful) };
-    double less = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows, hopeful);
-    double more = spec_passes_ns(&c->passes, q->n_due, q->n_beside, (int)rows + 1, hopeful);
+    double less = pass_ns(c, q, (int)rows, hopeful);
+    double more = pass_ns(c, q, (int)rows + 1, hopeful);
     p.pass_ns = less + (more - less) * (rows - (int)rows); /* mean over steps with more rows and with fewer */
     p.gain = (q->off_ns + accepted * q->token_ns) / spec_overlap_ns(p.pass_ns, p.draft_ns, p.contention);
     return p;
