@@ -154,6 +154,7 @@ static double loss_limit(const struct spec_control *c, double plain_ns)
 
 static struct spec_plan_input begin_planning(struct spec_control *c, const int *session, int n_due, int n_beside)
 {
+    kn_assert(n_due >= 0 && n_due <= c->opt.n_session);
     int row_budget = (c->opt.max_rows > 0 ? c->opt.max_rows : INT32_MAX) - n_beside - n_due;
     if (c->opt.max_drafted > 0)
         row_budget = kn_min(row_budget, c->opt.max_drafted);
@@ -473,6 +474,12 @@ double spec_control_promise(struct spec_control *c, int drafter, const int *sess
 }
 
 double spec_control_saved_ns(const struct spec_control *c) { return c->saved_ns; }
+double spec_control_prefill_ns(const struct spec_control *c) { return c->prefill_ns; }
+
+double spec_control_plain_ns(const struct spec_control *c, int n_due)
+{
+    return spec_passes_plain_ns(&c->passes, n_due);
+}
 
 static bool knows_size(struct spec_control *c, const struct spec_plan_input *q)
 {

@@ -232,8 +232,12 @@ void spec_control_disable(struct spec_control *c, int drafter, bool disabled);
 /* memory: the share by which plain steps would be shorter if the drafter's memory held experts instead. */
 void spec_control_set_memory_value(struct spec_control *c, int drafter, double memory);
 void spec_control_account(const struct spec_control *c, int drafter, struct spec_account *out);
-/* The expected time of plain steps for the tokens of the last step, less the time that the step took; 0 without drafts. */
+/* Of the last step: the expected time of plain steps for its tokens, less the time that it took without the drafters' prefill;
+ * 0 without drafts.  And the time of this prefill. */
 double spec_control_saved_ns(const struct spec_control *c);
+double spec_control_prefill_ns(const struct spec_control *c);
+/* The expected time of a pass that decodes so many sequences without drafts; 0: not known. */
+double spec_control_plain_ns(const struct spec_control *c, int n_due);
 
 /* The gain expected of the drafter's best plan for the sessions, over that of the last decision's plan; it may be disabled.  1:
  * the time of a plain step with so many sessions is not known; or its drafts are not, unless hopeful. */

@@ -13,7 +13,7 @@ const char *spec_why_text(enum spec_why why)
         [SPEC_WHY_REFRESH] = "measuring steps without drafts again",
         [SPEC_WHY_NO_GAIN] = "no plan has enough expected gain",
         [SPEC_WHY_LOSS_LIMIT] = "limit on time lost to drafts reached",
-        [SPEC_WHY_UNLOADED] = "the drafters' memory holds experts until they promise more",
+        [SPEC_WHY_UNLOADED] = "the drafters are unloaded until they promise more",
         [SPEC_WHY_GAINS] = "highest expected gain",
         [SPEC_WHY_SMALL_DIFFERENCE] = "another plan is only slightly better",
         [SPEC_WHY_TRIAL] = "trial",

@@ -361,7 +361,8 @@ struct spec_control {
     double drift[2];             /* cumulative log(pass / expected): above, and below */
     /* The account: time of all steps; time lost to drafts; drafters' prefill time that lost_ns does not include yet. */
     double total_ns, lost_ns, uncharged_prefill_ns;
-    double saved_ns;          /* by the drafts of the last step */
+    double saved_ns;          /* by the drafts of the last step, */
+    double prefill_ns;        /* and the drafters' prefill in it */
     int last_drafter;         /* drafter of the step before; SPEC_OFF */
     int n_committed;          /* tokens committed in the step before */
     double expected_accepted; /* overlap: accepted tokens expected by the last decision */

@@ -263,9 +263,10 @@ static void charge_account(struct spec_control *c, const struct spec_outcome_of_
     int drafter = c->last.drafter;
     c->total_ns += took;
     if (drafter != SPEC_OFF) {
-        c->saved_ns = worth - took;
         double usual_draft_ns = fmax(0, spec_control_draft_ns(c, drafter, s->n_due, false)) * c->last.depth;
         double text = is_prefill_step(c, s) ? fmax(0, s->draft_ns - usual_draft_ns) : 0;
+        c->saved_ns = worth - (took - text);
+        c->prefill_ns = text;
         double draft_ns = fmin(s->draft_ns - text, spec_control_most_draft_ns(c, drafter, s->n_due) * c->last.depth);
         double usual = draft_ns + spec_passes_ns(&c->passes, s->n_due, s->n_beside, n_drafted, false);
         bool tried = s->n_beside > 0 || spec_passes_n_measured(&c->passes, s->n_due, n_drafted) > 0;
@@ -302,7 +303,7 @@ void spec_control_learn(struct spec_control *c, const struct spec_outcome_of_pas
         n_accepted += s->outcome[i].n_accepted;
     }
     bool known = spec_passes_has_near_size(&c->passes, s->n_due, s->n_beside);
-    c->saved_ns = 0;
+    c->saved_ns = c->prefill_ns = 0;
     if (known || (drafter != SPEC_OFF && c->last.off_ns > 0))
         charge_account(c, s, n_drafted, n_accepted, known);
     learn_pass(c, s, n_drafted, known);

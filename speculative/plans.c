@@ -119,7 +119,7 @@ static void add_depth(struct bins *b, const struct spec_control *c, int n_due, i
 static double pass_ns(struct spec_control *c, const struct spec_plan_input *q, int n_drafted, bool hopeful)
 {
     double *ns = &c->pass_ns[hopeful][n_drafted];
-    kn_assert(n_drafted < q->n_due * SPEC_DEPTHS + 2);
+    kn_assert(n_drafted >= 0 && n_drafted < q->n_due * SPEC_DEPTHS + 2);
     if (*ns <= 0)
         *ns = spec_passes_ns(&c->passes, q->n_due, q->n_beside, n_drafted, hopeful);
     return *ns;

@@ -14,11 +14,11 @@ uint8_t eng_features_readers(const struct eng_drafting *g)
 {
     int bits = 0;
     for (int i = 0; i < g->n_drafter; i++)
-        bits |= (g->drafter[i]->reads_features && !g->drafter[i]->broken) << i;
+        bits |= (g->drafter[i]->reads_last_layer && !g->drafter[i]->broken) << i;
     return (uint8_t)(eng_draft_always_overlaps(g) ? 0 : bits);
 }
 
-/* The controller may expect drafts of an unloaded head: once it is loaded, its sequences will have features. */
+/* The controller may expect drafts of an unloaded head: soon after it is loaded, sequences have features. */
 void eng_features_look_up(struct eng_drafting *g, struct eng_seq *s)
 {
     struct eng_draft_seat *seat = s->draft;
@@ -43,6 +43,7 @@ void eng_features_choose(struct eng_drafting *g)
 
 bool eng_draft_stores_features(const struct eng_drafting *g) { return g->stores_features; }
 
+/* Rows with logits for a prompt's logprobs are not told apart: they count as rows without. */
 static int n_without_logits(const struct eng_seq *s) { return s->n_row - eng_seq_is_due(s); }
 
 void eng_features_note(struct eng_drafting *g, const struct moe_result *r)
@@ -61,8 +62,6 @@ void eng_features_count(struct eng_drafting *g, const struct eng_pass_result *r)
     double row_ns = (double)r->pass_ns / r->n_row;
     if (!eng_draft_controller_is_on(g))
         return;
-    if (!g->n_due)
-        g->prompt_ns += (double)r->pass_ns;
     if (g->may_end_early && !g->opt.features)
         g->feature_ns += row_ns * (g->n_row - g->n_due) / kn_max(1, n_layer);
 }

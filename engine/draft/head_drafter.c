@@ -70,7 +70,7 @@ static int ask_features(struct draft_head *d, const struct eng_draft_option *w)
         all->n_inner = its.n_inner;
         memcpy(all->inner, its.inner, sizeof its.inner);
     }
-    d->base.reads_features = moe_features_of_end(&its, d->base.drafting->host.model);
+    d->base.reads_last_layer = moe_features_of_end(&its, d->base.drafting->host.model);
     return 0;
 }
 

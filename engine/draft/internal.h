@@ -75,7 +75,7 @@ struct eng_drafter {
     int number;                    /* its bit in a tree's source */
     struct moe_context *context;   /* of a network, once loaded; else NULL */
     int position_offset;           /* 1 for a head: its row lies 1 position before its token */
-    bool reads_features;           /* a head that reads the last layer's feature of every token */
+    bool reads_last_layer;         /* a head that needs the feature of the last layer of every token */
     struct kn_team *team;          /* computes and samples: the engine's, or beside.c's; set for draft models only */
     struct spec_sampler **sampler; /* [threads of team] */
     bool can_draw;                 /* it can sample from a distribution of its own */
@@ -201,7 +201,6 @@ struct eng_drafting {
     bool stores_features; /* the pass under way stores the last layer's features of all rows */
     bool may_end_early;   /* its last layer is needed of rows without logits for their features alone */
     double feature_ns;    /* time of these, stored or not, since the upkeep was last weighed */
-    double prompt_ns;     /* and of passes that read prompts alone */
 
     struct eng_draft_times times;
     struct eng_drafts counts;
@@ -278,7 +277,7 @@ int eng_trees_grow(struct eng_trees *t, struct moe_context *c); /* runs the pass
 /* ---- features.c ------------------------------------------------------------------------------------------------ */
 
 #define ENG_MIN_FEATURES                                                                                               \
-    16 /* a head drafts behind a gap of its sequence's features if there are so many; with fewer badly */
+    16 /* a head drafts behind a gap of its sequence's features if there are so many; with fewer its drafts are poor */
 
 /* Heads at work that read the last layer's feature of every token, as bits; unloaded ones too. */
 uint8_t eng_features_readers(const struct eng_drafting *g);

@@ -24,7 +24,7 @@ void eng_draft_mark_computed(struct eng_drafter *d, struct eng_seq *s, int from,
 
 int eng_draft_first_position(const struct eng_drafter *d, const struct eng_seq *s)
 {
-    return d->reads_features ? s->draft->first_feature : 0;
+    return d->reads_last_layer ? s->draft->first_feature : 0;
 }
 
 /* The token of the first row: a head's row takes the feature of the token before. */

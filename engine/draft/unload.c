@@ -2,8 +2,8 @@
  *
  * A drafter with a network takes memory, which could hold experts while some are on disk; and for a head the model computes the
  * features of prompts (features.c). An account (speculative/upkeep.h) compares this with the time saved by its drafts. If they
- * save less, the drafter is unloaded: the memory of its weights, buffers, keys and values goes to the expert cache. It is
- * loaded again when the drafts promise more, as they may when more sequences are due.
+ * save less, the drafter is unloaded: the memory of its weights, buffers, keys and values goes to the expert cache, unless it
+ * is that of a device. It is loaded again when the drafts promise more, as they may when more sequences are due.
  *
  * Drafters without a network are never unloaded: their upkeep is small. */
 #include "engine/draft/internal.h"
@@ -170,19 +170,20 @@ static uint8_t networks_asked(const struct eng_drafting *g)
     return (uint8_t)bits;
 }
 
-/* The time that the step's drafts have saved, in equal parts for n networks.  If these only read sequences: less than nothing. */
-static double saved_by_each(const struct eng_drafting *g, int n)
-{
-    return n ? (g->no_draft_ready ? -(double)g->draft_ns : spec_control_saved_ns(g->control)) / n : 0;
-}
-
 static void unload_and_say(struct eng_drafting *g, struct eng_drafter *d, double value)
 {
-    kn_say(KN_LOG_INFO,
-           "%s: its drafts save less time than it costs (its %.0f MiB as expert cache: %.1f %%; features of prompts: "
-           "%.1f %%): it is unloaded until it promises more",
-           d->name, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value,
-           100 * spec_upkeep_feature_part(&d->upkeep));
+    double features = 100 * spec_upkeep_feature_part(&d->upkeep);
+    if (value > 0)
+        kn_say(
+            KN_LOG_INFO,
+            "%s: its drafts save less time than its %.0f MiB as expert cache (%.1f %%) and prompts without features for "
+            "it (%.1f %%) would: it is unloaded until it promises more",
+            d->name, (double)freed_expert_bytes(g, d) / (1 << 20), 100 * value, features);
+    else
+        kn_say(KN_LOG_INFO,
+               "%s: its drafts save less time than features of prompts take for it (%.1f %%): it is unloaded until it "
+               "promises more",
+               d->name, features);
     eng_draft_unload(g, d->number);
 }
 
@@ -208,46 +209,62 @@ static void load_if_promising(struct eng_drafting *g, struct eng_drafter *d, con
     kn_say(KN_LOG_INFO, "%s: loaded again: its drafts promise a gain of %.2f", d->name, gain);
 }
 
-/* The loaded heads, as bits, share the time of features equally. An unloaded one would cost it if there were no other. */
-static double feature_ns(const struct eng_drafting *g, const struct eng_drafter *d, uint8_t loaded)
+static void weigh(struct eng_drafting *g, struct eng_drafter *d, const struct spec_upkeep_step *s)
 {
-    if (!(eng_features_readers(g) >> d->number & 1) || (loaded && d->upkeep.unloaded))
-        return 0;
-    return g->feature_ns / kn_max(1, __builtin_popcount(loaded));
-}
-
-static void weigh(struct eng_drafting *g, struct eng_drafter *d, double step_ns, double saved, double feature)
-{
-    struct spec_upkeep_step s = { .value = memory_value(g, d),
-                                  .step_ns = step_ns,
-                                  .plain_ns = g->decision.off_ns > 0 ? g->decision.off_ns : step_ns,
-                                  .saved_ns = saved,
-                                  .reads_features = d->reads_features,
-                                  .prompt_ns = g->prompt_ns,
-                                  .feature_ns = feature };
-    spec_control_set_memory_value(g->control, d->number, s.value);
-    switch (spec_upkeep_learn(&d->upkeep, &s)) {
+    spec_control_set_memory_value(g->control, d->number, s->value);
+    switch (spec_upkeep_learn(&d->upkeep, s)) {
     case SPEC_UPKEEP_UNLOAD:
-        unload_and_say(g, d, s.value);
+        unload_and_say(g, d, s->value);
         break;
     case SPEC_UPKEEP_MAY_LOAD:
-        load_if_promising(g, d, &s);
+        load_if_promising(g, d, s);
         break;
     case SPEC_UPKEEP_STAY:
         break;
     }
 }
 
+/* The time that a step's drafts saved and that reading sequences took, for each of the networks that were asked: equal parts. */
+struct shares {
+    uint8_t asked, heads; /* drafters, as bits: networks that were asked; loaded heads that features are stored for */
+    double saved_ns, reading_ns;
+};
+
+/* A step whose drafters only read sequences is not learnt by the controller. */
+static struct shares shares_of_step(const struct eng_drafting *g)
+{
+    struct shares s = { .asked = networks_asked(g), .heads = eng_features_readers(g) & eng_draft_loaded(g) };
+    int n = kn_max(1, __builtin_popcount(s.asked));
+    s.saved_ns = g->no_draft_ready ? 0 : spec_control_saved_ns(g->control) / n;
+    s.reading_ns = (g->no_draft_ready ? (double)g->draft_ns : spec_control_prefill_ns(g->control)) / n;
+    return s;
+}
+
+/* Loaded heads share the time of features equally; an unloaded one would cost all of it. */
+static double feature_ns(const struct eng_drafting *g, const struct eng_drafter *d, const struct shares *s)
+{
+    if (!(eng_features_readers(g) >> d->number & 1))
+        return 0;
+    return d->upkeep.unloaded ? g->feature_ns : g->feature_ns / __builtin_popcount(s->heads);
+}
+
 void eng_draft_weigh_upkeep(struct eng_drafting *g, double step_ns)
 {
     g->due_mean += (g->n_due - g->due_mean) / (g->due_mean > 0 ? STEPS_TO_MEAN : 1);
-    uint8_t asked = networks_asked(g),
-            heads = eng_features_readers(g) & eng_draft_loaded(g); /* before one is unloaded */
-    double saved = saved_by_each(g, __builtin_popcount(asked));
+    struct shares shares = shares_of_step(g); /* before one is unloaded */
+    double plain_ns = spec_control_plain_ns(g->control, g->n_due);
     for (int i = 0; i < g->n_drafter; i++) {
         struct eng_drafter *d = g->drafter[i];
-        if (can_be_unloaded(d) && !(d->broken && d->upkeep.unloaded))
-            weigh(g, d, step_ns, asked >> i & 1 ? saved : 0, feature_ns(g, d, heads));
+        bool asked = shares.asked >> i & 1;
+        if (!can_be_unloaded(d) || (d->broken && d->upkeep.unloaded))
+            continue;
+        weigh(g, d,
+              &(struct spec_upkeep_step){ .value = memory_value(g, d),
+                                          .step_ns = step_ns - (asked ? shares.reading_ns : 0),
+                                          .plain_ns = plain_ns > 0 ? plain_ns : step_ns,
+                                          .saved_ns = asked ? shares.saved_ns : 0,
+                                          .reading_ns = asked ? shares.reading_ns : 0,
+                                          .feature_ns = feature_ns(g, d, &shares) });
     }
-    g->feature_ns = g->prompt_ns = 0;
+    g->feature_ns = 0;
 }

@@ -203,13 +203,14 @@ void eng_kv_note_copy(struct eng_kv *kv, int32_t block, int32_t slot, int n)
 void eng_kv_mark_gap(struct eng_kv *kv, const struct eng_path *path, int from, int end)
 {
     kn_assert(from >= path->n_kept && end <= path->n_slot);
+    kv->has_gaps |= from < end;
     for (int at = from; at < end; at++)
         kv->block[block_at(path, at)].gap_end = (uint8_t)(at % ENG_KV_BLOCK + 1);
 }
 
 int eng_kv_first_feature(const struct eng_kv *kv, const struct eng_path *path, int n)
 {
-    int at = (n - 1) / ENG_KV_BLOCK * ENG_KV_BLOCK;
+    int at = kv->has_gaps ? (n - 1) / ENG_KV_BLOCK * ENG_KV_BLOCK : 0;
     while (at > 0 && !kv->block[block_at(path, at)].gap_end)
         at -= ENG_KV_BLOCK;
     return n > 0 ? at + kv->block[block_at(path, at)].gap_end : 0;

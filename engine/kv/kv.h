@@ -50,6 +50,7 @@ struct eng_kv {
     struct eng_kept_state *state; /* [n_state] */
     int n_state;
     uint64_t n_state_use; /* counts uses, for LRU order */
+    bool has_gaps;        /* mark_gap was called with rows */
     uint64_t secret[2];   /* of the hash: so no client can construct tokens with colliding keys */
 };
 

@@ -25,7 +25,7 @@ static inline bool heads_come_and_go(struct eng_engine *e)
     struct eng_drafting *g = e->drafting;
     bool any = false;
     for (int i = 0; i < g->n_drafter; i++) {
-        if (!g->drafter[i]->reads_features || below(12))
+        if (!g->drafter[i]->reads_last_layer || below(12))
             continue;
         if (g->drafter[i]->upkeep.unloaded)
             eng_draft_load_again(g, i);

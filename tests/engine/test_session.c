@@ -89,7 +89,7 @@ static void fill_prompt(int32_t *token, int n, uint64_t seed)
 struct heard {
     int32_t token[N_CTX];
     float logprob[N_CTX];
-    int n, n_end, gap_end, status; /* gap_end: events without a token */
+    int n, n_end, n_bare, status; /* n_bare: events without a token */
     enum eng_finish finish;
 };
 
@@ -100,7 +100,7 @@ static void hear(struct heard *h, const struct eng_event *ev)
         h->token[h->n] = ev->token;
         h->logprob[h->n++] = ev->logprob;
     }
-    h->gap_end += ev->token == ENG_NO_TOKEN;
+    h->n_bare += ev->token == ENG_NO_TOKEN;
     h->finish = ev->finish;
     h->status = ev->status;
     h->n_end += ev->finish != ENG_RUNNING;
@@ -280,7 +280,7 @@ static void a_prompt_is_told_as_an_answer_was(void **state)
         assert_memory_equal(told.token, text, (size_t)n * sizeof *text);
         assert_memory_equal(told.logprob + PROMPT, made.logprob, (size_t)(n - PROMPT) * sizeof(float));
         assert_int_equal(told.finish, ENG_LENGTH);
-        assert_int_equal(told.gap_end, i >= 3);
+        assert_int_equal(told.n_bare, i >= 3);
     }
 }
 
@@ -396,8 +396,8 @@ static void how_far_a_session_goes(void **state)
         int n;
         eng_session_tokens(s, &n);
         bool bare = tries[i].want == 0; /* else the last token carries the finish reason */
-        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n || h.gap_end != bare)
-            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish, h.gap_end);
+        if (h.n != tries[i].want || h.finish != ENG_LENGTH || n != tries[i].n_token + h.n || h.n_bare != bare)
+            fail_msg("try %zu: %d tokens, finish %d, %d events without one", i, h.n, h.finish, h.n_bare);
     }
     close_engine(e);
 }

@@ -582,7 +582,7 @@ static void an_unloaded_drafter_promises(void **state)
     assert_true(decision.off_ns > 0 && decision.loss_limit_ns > 0 && decision.lost_ns >= 0);
     assert_true(decision.target.rows == 2);
     spec_decision_text(c, &decision, line, sizeof line);
-    assert_non_null(strstr(line, "draft: off (the drafters' memory holds experts until they promise more)"));
+    assert_non_null(strstr(line, "draft: off (the drafters are unloaded until they promise more)"));
     spec_control_close(c);
 
     d.accept = 0;

@@ -171,15 +171,37 @@ static void a_load_is_given_time(void **state)
     assert_in_range(n, lost / 0.008 - 2, lost / 0.008 + 17);
 }
 
+/* Nor is the reading of the sequences in these steps; a later one is. All of it is paid off in the end. */
+static void a_load_is_given_time_to_read(void **state)
+{
+    (void)state;
+    struct spec_upkeep u = { 0 };
+    struct spec_upkeep_step reads = { .value = 0.05, .step_ns = 1, .plain_ns = 1, .reading_ns = 2 },
+                            even = { .value = 0.05, .step_ns = 1, .plain_ns = 1, .saved_ns = 0.06 };
+    int n = 0;
+    for (int i = 0; i < 64; i++)
+        assert_int_equal(spec_upkeep_learn(&u, &reads), SPEC_UPKEEP_STAY);
+    double lost = u.lost;
+    assert_true(lost > 64 * 2 + 64 * 0.04);
+    for (int i = 0; i < 1000; i++)
+        assert_int_equal(spec_upkeep_learn(&u, &even), SPEC_UPKEEP_STAY);
+    lost = u.lost;
+    while (spec_upkeep_learn(&u, &reads) == SPEC_UPKEEP_STAY)
+        assert_true(++n < 100);
+    spec_upkeep_unloaded(&u);
+    assert_true(u.lost > lost + 2 * n && n > 10);
+}
+
 /* A head in memory: the model's work for it makes one step of four longer, and the others are shorter by its drafts. */
 static void go_with_features(struct spec_upkeep *u, double feature, double saved, int n_step, struct result *r)
 {
     for (int i = 1; i <= n_step; i++) {
         bool reads = i % 4 == 0;
         double plain = reads ? 3 : 1, took = u->unloaded ? plain : reads ? plain + feature : plain - saved;
-        struct spec_upkeep_step s = { .step_ns = took, .plain_ns = 1, .reads_features = true };
-        s.feature_ns = reads ? feature : 0;
-        s.saved_ns = u->unloaded || reads ? 0 : saved;
+        struct spec_upkeep_step s = { .step_ns = took,
+                                      .plain_ns = 1,
+                                      .feature_ns = reads ? feature : 0,
+                                      .saved_ns = u->unloaded || reads ? 0 : saved };
         r->ns += took;
         r->none_ns += plain;
         if (spec_upkeep_learn(u, &s) != SPEC_UPKEEP_UNLOAD)
@@ -190,20 +212,59 @@ static void go_with_features(struct spec_upkeep *u, double feature, double saved
     }
 }
 
-/* It goes if the work is more than its drafts save, in time; and it stays if they save more. */
+/* It goes if the work is more than its drafts save, and soon if they save little; it stays if they save more. */
 static void features_must_be_worth_their_time(void **state)
 {
     (void)state;
     for (double feature = 0.1; feature < 2; feature *= 1.5) {
-        struct spec_upkeep loses = { 0 }, gains = { 0 };
-        struct result bad = { 0 }, good = { 0 };
-        go_with_features(&loses, feature, (feature - 0.1) / 3, 5000, &bad);
+        struct spec_upkeep little = { 0 }, less = { 0 }, more = { 0 };
+        struct result bad = { 0 }, poor = { 0 }, good = { 0 };
+        go_with_features(&little, feature, 0, 5000, &bad);
         assert_int_equal(bad.n_unload, 1);
-        assert_true(bad.first_unload > 64);
-        assert_true(bad.ns - bad.none_ns <= 64 * 0.1 / 4 + 4 + feature + 0.008 * bad.first_unload);
-        go_with_features(&gains, feature, (feature + 0.1) / 3, 5000, &good);
+        assert_in_range(bad.first_unload, 65, 64 + 32 + 2 * sqrt(4 * 128 * 4 / feature) + 4 * 4 / feature);
+        assert_true(bad.ns - bad.none_ns <= bad.first_unload * feature / 4 + 1e-6);
+        go_with_features(&less, feature, (feature - 0.1) / 3, 5000, &poor);
+        assert_int_equal(poor.n_unload, 1);
+        assert_true(poor.ns - poor.none_ns < 25);
+        go_with_features(&more, feature, (feature + 0.1) / 3, 5000, &good);
         assert_int_equal(good.n_unload, 0);
         assert_true(good.ns < good.none_ns);
+    }
+}
+
+/* A prompt costs the time of ten steps, the first drafts behind it make up for half of that, and the later ones for twice as
+ * much: a drafter that gains in the end stays.  If the later ones make up for nothing, it goes. */
+static void prompts_are_paid_by_their_answers(void **state)
+{
+    (void)state;
+    for (int gains = 0; gains < 2; gains++) {
+        struct spec_upkeep u = { 0 };
+        int n = 0, n_unload = 0;
+        for (; n < 20000 && !n_unload; n++) {
+            bool prompt = n % 400 == 0;
+            struct spec_upkeep_step s = { .step_ns = 1,
+                                          .plain_ns = 1,
+                                          .saved_ns = n % 400 < 50 ? 0.1
+                                                      : gains      ? 0.06
+                                                                   : 0 };
+            if (prompt)
+                s.feature_ns = 4, s.reading_ns = 6;
+            n_unload += spec_upkeep_learn(&u, &s) == SPEC_UPKEEP_UNLOAD;
+        }
+        assert_int_equal(n_unload, !gains);
+        assert_true(gains || n < 2000);
+    }
+}
+
+/* Features below 1 % of the time, and savings that are noise, are no reason to unload. */
+static void few_prompts_do_not_count(void **state)
+{
+    (void)state;
+    struct spec_upkeep u = { 0 };
+    for (int i = 0; i < 20000; i++) {
+        struct spec_upkeep_step s = { .step_ns = 1, .plain_ns = 1, .saved_ns = i / 16 % 2 ? 0.5 : -0.5 };
+        s.feature_ns = i % 4 ? 0 : 0.03;
+        assert_int_equal(spec_upkeep_learn(&u, &s), SPEC_UPKEEP_STAY);
     }
 }
 
@@ -214,11 +275,14 @@ static void a_promise_must_beat_the_features(void **state)
     struct spec_upkeep u = { 0 };
     struct result r = { 0 };
     spec_upkeep_unloaded(&u);
-    go_with_features(&u, 0.6, 0, 3000, &r); /* 0.6 of 6 */
+    go_with_features(&u, 0.6, 0, 3000, &r); /* 0.6 in four steps */
     assert_true(r.ns == r.none_ns);
-    assert_in_range(1000 * spec_upkeep_feature_part(&u), 80, 120);
-    assert_true(spec_upkeep_pays(&u, 1.16, 0));
-    assert_false(spec_upkeep_pays(&u, 1.06, 0));
+    assert_in_range(1000 * spec_upkeep_feature_part(&u), 145, 155);
+    assert_true(spec_upkeep_pays(&u, 1.25, 0));
+    assert_false(spec_upkeep_pays(&u, 1.2, 0));
+    assert_false(spec_upkeep_pays(&u, 1.25, 0.05));
+    go_with_features(&u, 4.4, 0, 3000, &r); /* more than any drafts can save */
+    assert_false(spec_upkeep_pays(&u, 100, 0));
 }
 
 static void a_promise_must_beat_the_upkeep(void **state)
@@ -240,7 +304,10 @@ int main(void)
         cmocka_unit_test(broken_promises_cost_little),
         cmocka_unit_test(a_drafter_is_loaded_by_day),
         cmocka_unit_test(a_load_is_given_time),
+        cmocka_unit_test(a_load_is_given_time_to_read),
         cmocka_unit_test(features_must_be_worth_their_time),
+        cmocka_unit_test(prompts_are_paid_by_their_answers),
+        cmocka_unit_test(few_prompts_do_not_count),
         cmocka_unit_test(a_promise_must_beat_the_features),
         cmocka_unit_test(a_promise_must_beat_the_upkeep),
     };

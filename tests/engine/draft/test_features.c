@@ -3,13 +3,13 @@
  * that share its blocks, with the same drafts. Answers are the same, wherever the gaps are.
  *
  * Its threads are those of a team, as in test_pairs.c: not under MODE=tsan. */
-#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <unistd.h>
 #include <cmocka.h>
 
+#include "moe/pass/pass.h"
 #include "tests/engine/draft/drafted.h"
 #include "tests/engine/quick.h"
 
@@ -162,6 +162,9 @@ static void drafts_behind_a_gap_are_good(void **state)
     eng_close(e);
 }
 
+/* Keys and values that the head has not computed are no numbers. */
+static void spoil(struct moe_context *head) { memset(head->kv.base, 0xff, head->kv.bytes); }
+
 /* Another session with the same blocks, and the head loaded again, draft the same behind the gap. */
 static void shared_blocks_share_the_gap(void **state)
 {
@@ -187,8 +190,10 @@ static void shared_blocks_share_the_gap(void **state)
     eng_session_close(s);
     for (int i = 0; i < 3; i++) {
         s = start(e, text, pass[3 * i].n_token, 0);
-        if (i == 2)
+        if (i == 2) {
             reload(e);
+            spoil(e->drafting->drafter[0]->context);
+        }
         n_same += step_alike(e, s, text, n_pass);
         assert_int_equal(first_feature(e, s), first);
         n_same += step_alike(e, s, text, n_pass);
@@ -200,11 +205,15 @@ static void shared_blocks_share_the_gap(void **state)
 
 /* ---- time and disk ---------------------------------------------------------------------------------------- */
 
+static double took_ns; /* about, by read_prompt */
+
 static struct eng_session *read_prompt(struct eng_engine *e, uint64_t salt)
 {
     struct eng_session *s = start(e, ids.id, 80, salt);
-    e->drafting->feature_ns = e->drafting->prompt_ns = 0;
-    step(e); /* 64 rows of a chunk */
+    e->drafting->feature_ns = 0;
+    uint64_t ns = kn_now_ns();
+    step(e);
+    took_ns = (double)(kn_now_ns() - ns); /* 64 rows of a chunk */
     assert_int_equal(s->seq.n_kv, 64);
     return s;
 }
@@ -219,12 +228,11 @@ static void the_last_layer_takes_its_share(void **state)
     assert_int_equal(moe_model_shape(e->assets.model)->n_layer, 6);
     for (int i = 0; i < 2; i++) {
         struct eng_session *s = read_prompt(e, (uint64_t)i);
-        double all = e->drafting->prompt_ns, its = e->drafting->feature_ns;
-        assert_true(all > 0 && fabs(its - all / (i ? 5 : 6)) < 1e-9 * all);
+        assert_in_range(100 * e->drafting->feature_ns / took_ns, i ? 18 : 14, i ? 20 : 17);
         eng_set_gamma(e, 3); /* the account stands still */
         eng_session_close(s);
         eng_session_close(read_prompt(e, 10 + (uint64_t)i));
-        assert_true(e->drafting->feature_ns == 0 && e->drafting->prompt_ns == 0);
+        assert_true(e->drafting->feature_ns == 0);
         eng_set_gamma(e, ENG_GAMMA_AUTO);
         eng_draft_unload(e->drafting, 0);
         e->drafting->drafter[0]->upkeep.lost = 1e9;
@@ -248,7 +256,7 @@ static void on_disk_they_cost_nothing(void **state)
     e->drafting->drafter[0]->upkeep.lost = 1e9;
     struct eng_session *s = read_prompt(e, 1);
     assert_int_equal(first_feature(e, s), 0);
-    assert_true(e->drafting->feature_ns == 0 && e->drafting->prompt_ns > 0);
+    assert_true(e->drafting->feature_ns == 0);
     eng_session_close(s);
     eng_close(e);
 }
@@ -288,7 +296,7 @@ static void a_head_must_be_worth_its_features(void **state)
         while (head->upkeep.unloaded || e->stats.n_draft == n)
             ask(e, text);
         while (!head->upkeep.unloaded) {
-            e->drafting->feature_ns = 1e10, e->drafting->prompt_ns = 6e10; /* as after very long prompts */
+            e->drafting->feature_ns = 1e10; /* as after very long prompts */
             ask(e, text);
         }
         assert_null(head->context);
@@ -328,13 +336,13 @@ static void answers_are_the_same_with_gaps(void **state)
         };
         assert_int_equal(eng_draft_parse(&o.draft[0], tree[i]), 0);
         struct eng_engine *e = open_engine_with(o, i == 2 ? 9 : 0);
-        n_gap = n_behind = 0;
+        wait_for_experts(e);
         asked_meddle = come_and_go;
         run_crowd(e, SHARE(100));
         asked_meddle = NULL;
-        assert_true(!WHOLE || (n_gap > 10 && n_behind > 20));
         close_engine(e);
     }
+    assert_true(!WHOLE || (n_gap > 30 && n_behind > 60));
 }
 
 static int setup_demo(void **state)

@@ -142,11 +142,11 @@ static void compute(struct eng_kv *kv, struct text *t)
     seen.evicted += need > unused && !got;
     if (got)
         return;
-    int gap_end = below(3) ? 0 : below(n + 1);
-    eng_kv_mark_gap(kv, &t->path, t->n_kv, t->n_kv + gap_end);
+    int n_gap = below(3) ? 0 : below(n + 1);
+    eng_kv_mark_gap(kv, &t->path, t->n_kv, t->n_kv + n_gap);
     for (int i = t->n_kv; i < t->n_kv + n; i++) {
         memory[t->path.slot[i]] = value_of(t, i);
-        featured[t->path.slot[i]] = i >= t->n_kv + gap_end;
+        featured[t->path.slot[i]] = i >= t->n_kv + n_gap;
     }
     t->n_kv += n;
     eng_kv_keep(kv, &t->path, t->token, t->n_kv);
