@@ -375,7 +375,8 @@ int eng_step(struct eng_engine *e, struct eng_event *event)
     uint64_t t2 = kn_now_ns();
     eng_prefill_share_learn(&e->schedule.prefill_share, e->schedule.n_due_planned, e->pass.n_drafted,
                             (int)(e->pass.prompt_weight + 0.5), (double)(t2 - t0));
-    eng_draft_learn(e->drafting, &(struct eng_pass_result){ n_row, t2 - t0, e->pass.result.experts_per_layer });
+    eng_draft_learn(e->drafting, &(struct eng_pass_result){ n_row, t2 - t0, e->pass.result.experts_per_layer,
+                                                            e->pass.result.may_end_early });
     e->stats.n_pass++;
     e->stats.n_row += (uint64_t)n_row;
     e->stats.experts += e->pass.result.experts_per_layer;

@@ -36,8 +36,8 @@ struct spec_upkeep_step {
     double plain_ns;   /* time of a step that decodes the same sequences without drafts */
     double saved_ns;   /* by its drafts in this step; negative if they lost */
     double reading_ns; /* in which it read sequences */
-    double
-        feature_ns; /* of features, in this step and passes before it that only read prompts; unloaded: that it would cost */
+    /* Of features, in this step and in passes before it that read prompts alone. Unloaded: that it would cost. */
+    double feature_ns;
 };
 
 /* After a step.  MAY_LOAD, in one of 16 steps: estimate the gain of its drafts, and load it if spec_upkeep_pays.  A drafter

@@ -168,6 +168,7 @@ struct eng_pass_result {
     int n_row;
     uint64_t pass_ns;
     double experts_per_layer;
+    bool may_end_early; /* as in struct moe_result */
 };
 /* The pass is over: the controller learns from it; drafters may be unloaded, or loaded again. */
 void eng_draft_learn(struct eng_drafting *g, const struct eng_pass_result *r);

@@ -48,7 +48,6 @@ static int n_without_logits(const struct eng_seq *s) { return s->n_row - eng_seq
 
 void eng_features_note(struct eng_drafting *g, const struct moe_result *r)
 {
-    g->may_end_early = r->may_end_early;
     if (g->stores_features || !r->may_end_early)
         return;
     for (int i = 0; i < g->n_seq; i++)
@@ -59,9 +58,7 @@ void eng_features_note(struct eng_drafting *g, const struct moe_result *r)
 void eng_features_count(struct eng_drafting *g, const struct eng_pass_result *r)
 {
     int n_layer = moe_model_shape(g->host.model)->n_layer - !g->stores_features;
-    double row_ns = (double)r->pass_ns / r->n_row;
-    if (!eng_draft_controller_is_on(g))
+    if (!r->may_end_early || g->opt.features || !eng_draft_controller_is_on(g))
         return;
-    if (g->may_end_early && !g->opt.features)
-        g->feature_ns += row_ns * (g->n_row - g->n_due) / kn_max(1, n_layer);
+    g->feature_ns += (double)r->pass_ns / r->n_row * (g->n_row - g->n_due) / kn_max(1, n_layer);
 }

@@ -199,7 +199,6 @@ struct eng_drafting {
     struct eng_distributions distributions;
 
     bool stores_features; /* the pass under way stores the last layer's features of all rows */
-    bool may_end_early;   /* its last layer is needed of rows without logits for their features alone */
     double feature_ns;    /* time of these, stored or not, since the upkeep was last weighed */
 
     struct eng_draft_times times;
@@ -276,8 +275,7 @@ int eng_trees_grow(struct eng_trees *t, struct moe_context *c); /* runs the pass
 
 /* ---- features.c ------------------------------------------------------------------------------------------------ */
 
-#define ENG_MIN_FEATURES                                                                                               \
-    16 /* a head drafts behind a gap of its sequence's features if there are so many; with fewer its drafts are poor */
+#define ENG_MIN_FEATURES 16 /* behind a gap a head needs so many; with fewer its drafts are poor */
 
 /* Heads at work that read the last layer's feature of every token, as bits; unloaded ones too. */
 uint8_t eng_features_readers(const struct eng_drafting *g);

@@ -21,6 +21,7 @@ static bool can_give_memory(const struct eng_drafter *d)
     return d->kind->unload && !d->drafting->host.split->device.total;
 }
 
+/* It is a head at work that features of all tokens are stored for. */
 static bool reads_features(const struct eng_drafter *d) { return eng_features_readers(d->drafting) >> d->number & 1; }
 
 static bool can_be_unloaded(const struct eng_drafter *d)
@@ -224,13 +225,13 @@ static void weigh(struct eng_drafting *g, struct eng_drafter *d, const struct sp
     }
 }
 
-/* The time that a step's drafts saved and that reading sequences took, for each of the networks that were asked: equal parts. */
+/* Of a step.  Time saved by drafts, and time of reading, are divided equally among the networks that were asked. */
 struct shares {
     uint8_t asked, heads; /* drafters, as bits: networks that were asked; loaded heads that features are stored for */
     double saved_ns, reading_ns;
 };
 
-/* A step whose drafters only read sequences is not learnt by the controller. */
+/* The controller has not learnt from a step in which drafters only read. */
 static struct shares shares_of_step(const struct eng_drafting *g)
 {
     struct shares s = { .asked = networks_asked(g), .heads = eng_features_readers(g) & eng_draft_loaded(g) };
@@ -241,11 +242,11 @@ static struct shares shares_of_step(const struct eng_drafting *g)
 }
 
 /* Loaded heads share the time of features equally; an unloaded one would cost all of it. */
-static double feature_ns(const struct eng_drafting *g, const struct eng_drafter *d, const struct shares *s)
+static double feature_ns(const struct eng_drafting *g, const struct eng_drafter *d, uint8_t heads)
 {
-    if (!(eng_features_readers(g) >> d->number & 1))
+    if (!reads_features(d))
         return 0;
-    return d->upkeep.unloaded ? g->feature_ns : g->feature_ns / __builtin_popcount(s->heads);
+    return d->upkeep.unloaded ? g->feature_ns : g->feature_ns / __builtin_popcount(heads);
 }
 
 void eng_draft_weigh_upkeep(struct eng_drafting *g, double step_ns)
@@ -255,16 +256,18 @@ void eng_draft_weigh_upkeep(struct eng_drafting *g, double step_ns)
     double plain_ns = spec_control_plain_ns(g->control, g->n_due);
     for (int i = 0; i < g->n_drafter; i++) {
         struct eng_drafter *d = g->drafter[i];
-        bool asked = shares.asked >> i & 1;
         if (!can_be_unloaded(d) || (d->broken && d->upkeep.unloaded))
             continue;
-        weigh(g, d,
-              &(struct spec_upkeep_step){ .value = memory_value(g, d),
-                                          .step_ns = step_ns - (asked ? shares.reading_ns : 0),
-                                          .plain_ns = plain_ns > 0 ? plain_ns : step_ns,
-                                          .saved_ns = asked ? shares.saved_ns : 0,
-                                          .reading_ns = asked ? shares.reading_ns : 0,
-                                          .feature_ns = feature_ns(g, d, &shares) });
+        struct spec_upkeep_step s = { .value = memory_value(g, d),
+                                      .step_ns = step_ns,
+                                      .plain_ns = plain_ns > 0 ? plain_ns : step_ns,
+                                      .feature_ns = feature_ns(g, d, shares.heads) };
+        if (shares.asked >> i & 1) {
+            s.saved_ns = shares.saved_ns;
+            s.reading_ns = shares.reading_ns;
+            s.step_ns -= shares.reading_ns;
+        }
+        weigh(g, d, &s);
     }
     g->feature_ns = 0;
 }

@@ -347,11 +347,6 @@ KN_DEVICE void finish_head(const struct kn_op_attend &o, size_t row, int head, s
     }
 }
 
-KN_DEVICE int first_position(const struct kn_op_attend &o, const struct kn_row *r)
-{
-    return kn_first_position(r, o.window, o.chunked);
-}
-
 /* The codes of this head's outputs, which are written: by the last of the heads whose outputs fill whole records. */
 KN_DEVICE void block_code_head(const struct kn_op_attend &o, size_t row, int head, uint32_t *count)
 {
@@ -401,7 +396,8 @@ KN_DEVICE bool block_attend(const struct kn_op_attend &o, const struct kn_cuda_p
     const struct kn_row *r = &o.rows.row[row];
     struct head h = { r,         cache_keys(o.cache, kv_head),        cache_values(o.cache, kv_head),
                       o.q + item * (size_t)o.d_key, o.d_key, o.d_value, o.scale };
-    int last = r->position, first = first_position(o, r), span0 = first / KN_SPAN, n_span = last / KN_SPAN - span0 + 1;
+    int last = r->position, first = kn_first_position(r, o.window, o.chunked);
+    int span0 = first / KN_SPAN, n_span = last / KN_SPAN - span0 + 1;
     if (p.part && (int)blockIdx.z >= n_span)
         return false;
     if (KV == KN_KV_INT8)

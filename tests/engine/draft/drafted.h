@@ -40,6 +40,24 @@ static inline struct eng_engine *open_demo(const char *draft, enum kn_isa isa, i
     return e;
 }
 
+/* Requests to the demo model, and their answers. */
+static inline int setup_demo(void **state, uint64_t seed)
+{
+    (void)state;
+    snprintf(path, sizeof path, "%s", DEMO);
+    n_vocab = 4096;
+    random_state = seed;
+    make_requests();
+    return 0;
+}
+
+static inline int teardown_demo(void **state)
+{
+    (void)state;
+    forget_requests();
+    return 0;
+}
+
 /* Skips under ThreadSanitizer: a test with a single thread has no data race to find. */
 static inline void one_thread(void)
 {

@@ -461,22 +461,10 @@ static void wishes_are_read_or_refused(void **state)
     assert_wishes_refused(bad, sizeof bad / sizeof *bad);
 }
 
-static int setup_demo(void **state)
+static int setup_all(void **state)
 {
-    (void)state;
-    snprintf(path, sizeof path, "%s", DEMO);
     snprintf(other, sizeof other, "/tmp/spillway-head-%d.gguf", getpid());
-    n_vocab = 4096;
-    random_state = 5;
-    make_requests();
-    return 0;
-}
-
-static int teardown_demo(void **state)
-{
-    (void)state;
-    forget_requests();
-    return 0;
+    return setup_demo(state, 5);
 }
 
 int main(void)
@@ -495,5 +483,5 @@ int main(void)
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(wishes_are_read_or_refused),
     };
-    return cmocka_run_group_tests(tests, setup_demo, teardown_demo);
+    return cmocka_run_group_tests(tests, setup_all, teardown_demo);
 }

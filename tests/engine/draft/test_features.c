@@ -95,8 +95,8 @@ static int first_draft(struct eng_engine *e, struct eng_session *s, const int32_
     return 0;
 }
 
-/* A sequence whose prompt has no features has drafts when enough of its tokens do: not sooner, and the head reads no more. The
- * same with a gap in the middle of a block. */
+/* When the prompt of a sequence has no features, drafts come when enough tokens behind it do: not sooner, and the head reads no
+ * more. The same with a gap in the middle of a block. */
 static void drafts_return_behind_a_gap(void **state)
 {
     (void)state;
@@ -345,22 +345,12 @@ static void answers_are_the_same_with_gaps(void **state)
     assert_true(!WHOLE || (n_gap > 30 && n_behind > 60));
 }
 
-static int setup_demo(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof path, "%s", DEMO);
-    n_vocab = 4096;
-    random_state = 5;
-    make_requests();
-    return 0;
-}
+static int setup_all(void **state) { return setup_demo(state, 5); }
 
-static int teardown_demo(void **state)
+static int teardown_all(void **state)
 {
-    (void)state;
-    forget_requests();
     eng_ids_free(&ids);
-    return 0;
+    return teardown_demo(state);
 }
 
 int main(void)
@@ -371,5 +361,5 @@ int main(void)
         cmocka_unit_test(the_last_layer_takes_its_share),     cmocka_unit_test(on_disk_they_cost_nothing),
         cmocka_unit_test(a_head_must_be_worth_its_features),  cmocka_unit_test(answers_are_the_same_with_gaps),
     };
-    return cmocka_run_group_tests(tests, setup_demo, teardown_demo);
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }

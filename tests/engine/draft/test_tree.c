@@ -379,22 +379,12 @@ static void a_tree_is_not_drafted_beside_every_pass(void **state)
     faults_listen_off();
 }
 
-static int setup_demo(void **state)
-{
-    (void)state;
-    snprintf(path, sizeof path, "%s", DEMO);
-    n_vocab = 4096;
-    random_state = 6;
-    make_requests();
-    return 0;
-}
+static int setup_all(void **state) { return setup_demo(state, 6); }
 
-static int teardown_demo(void **state)
+static int teardown_all(void **state)
 {
-    (void)state;
-    forget_requests();
     eng_ids_free(&ids);
-    return 0;
+    return teardown_demo(state);
 }
 
 int main(void)
@@ -413,5 +403,5 @@ int main(void)
         cmocka_unit_test(wishes_are_read_or_refused),
         cmocka_unit_test(a_tree_is_not_drafted_beside_every_pass),
     };
-    return cmocka_run_group_tests(tests, setup_demo, teardown_demo);
+    return cmocka_run_group_tests(tests, setup_all, teardown_all);
 }

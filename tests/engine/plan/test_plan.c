@@ -633,6 +633,6 @@ int main(void)
         cmocka_unit_test(the_command_prints_split_and_speed),
         cmocka_unit_test(a_layer_ahead_is_planned_for_who_asks),
     };
-    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* large blocks that are freed leave the heap, whose size a plan counts */
+    mallopt(M_MMAP_THRESHOLD, 128 << 10); /* freed large blocks leave the heap; a plan counts its size */
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
